@@ -20,9 +20,11 @@
 // what else is asked for. Gradients of shared inputs are sums over rows.
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "segfuse/context.h"
 #include "segfuse/semicrf_tools.h"
@@ -110,10 +112,71 @@ class CudaEngine {
   /// kernels, and returns the bytes of the largest workspace that one of them takes.
   std::size_t measure(const std::function<void()>& calls);
 
+  struct State;  ///< the library's own
+
+ private:
+  friend struct OverDevice;
+  friend class SplitCudaEngine;
+  explicit CudaEngine(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// Frames of a row, from `begin` to before `end`.
+struct FrameSpan {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// What is said of one row that is not split: sizes, and whether it has start or end scores.
+struct RowShape {
+  std::int64_t frames = 0;
+  std::int64_t classes = 0;
+  std::int64_t max_duration = 0;
+  bool edges = false;
+};
+
+/// The partition of one long row over several devices, with its gradients: the bits of a CudaEngine
+/// that is given the whole row on one device of that kind. The row is dealt out in time. What goes
+/// from device to device goes through the host: a few numbers for each chunk of the passes, and the
+/// partial sums of gradients. One call at a time.
+class SplitCudaEngine {
+ public:
+  /// On the CUDA devices with these ordinals, which are of one kind.
+  explicit SplitCudaEngine(const std::vector<int>& devices, CudaOptions options = {});
+  ~SplitCudaEngine();
+  SplitCudaEngine(SplitCudaEngine&&) noexcept;
+  SplitCudaEngine& operator=(SplitCudaEngine&&) noexcept;
+
+  /// What a device holds of a row.
+  struct Share {
+    FrameSpan reads;   ///< frames whose scores it is given: its own and some around them
+    FrameSpan writes;  ///< its own, whose gradients it writes; all devices' tile the row
+  };
+  /// By device. A row that cannot be split (too short, transitions by duration, C^2 or K C beyond
+  /// 131,072) belongs to the first one; the others' ranges are empty.
+  std::vector<Share> shares(const RowShape& row) const;
+
+  struct Partition {
+    double log_partition = 0.0;
+    RowStatus status = RowStatus::kOk;
+    bool split = false;  ///< false: it was done on the first device
+  };
+  /// log Z of the row, by device: emission, start and end (1, n, C) of the frames that it reads,
+  /// the other scores whole on each device; no lengths. Gradients, where wanted: emission, start
+  /// and end (1, n, C) of the frames that each device writes, the others on the first device; all
+  /// contiguous. `streams` has a stream of each device, or is empty: their legacy default streams.
+  /// Waits for the result. Where parts of the row do not fit together, or the row leaves the range
+  /// of doubles, all of it is gathered on the first device and done there: the same bits, later.
+  /// Throws DataError as check() does.
+  template <class T>
+  Partition log_partition(const RowShape& row, const std::vector<Potentials<T>>& parts,
+                          const std::vector<Gradients<T>>& gradients = {},
+                          const std::vector<void*>& streams = {});
+
  private:
   friend struct OverDevice;
   struct State;
-  explicit CudaEngine(std::unique_ptr<State> state);
+  explicit SplitCudaEngine(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -37,7 +37,12 @@ Call make_call(const Potentials<T>& potentials) {
   call.scores.end = strided(potentials.end);
   call.lengths = row_lengths(potentials.lengths);
   call.chunks.count = 1;
-  call.chunks.least = std::numeric_limits<int>::max();
+  constexpr int kAll = std::numeric_limits<int>::max();
+  call.chunks.least = kAll;
+  call.part.frame_end = call.part.chunk_end[0] = call.part.chunk_end[1] = kAll;
+  call.part.slice_end = kAll;
+  call.part.ends = 3;
+  call.part.ratio[0] = call.part.ratio[1] = 1.0;
   return call;
 }
 

@@ -103,6 +103,9 @@ struct CudaEngine::State {
     gpu->launch(kernel, {grid, block, shared_bytes}, call, stream);
   }
 
+  bool teams_wanted(const Call& call) const;
+  /// How the passes of a call are cut in time.
+  ChunkCuts cuts_of(const Call& call) const;
   template <class T>
   void run(Call& call, const DeviceWanted& wanted, StreamHandle stream);
   template <class T>
@@ -110,9 +113,24 @@ struct CudaEngine::State {
   template <class T>
   void team_pass(const Call& call, unsigned chunks, unsigned directions, StreamHandle stream);
   template <class T>
+  void prepare_teams(const Call& call, StreamHandle stream);
+  template <class T>
+  void pass_chunks(const Call& call, unsigned directions, StreamHandle stream);
+  template <class T>
+  void join_chunks(const Call& call, unsigned directions, StreamHandle stream);
+  template <class T>
   void linear_pass(Call& call, const ChunkCuts& cuts, unsigned directions, StreamHandle stream);
   template <class T>
   void pass(Call& call, const ChunkCuts& cuts, bool both, StreamHandle stream);
+  template <class T>
+  void cover_slices(const Call& call, unsigned slices, StreamHandle stream);
+  template <class T>
+  void frames_of_slices(const Call& call, unsigned slices, StreamHandle stream);
+  template <class T>
+  void ends(const Call& call, StreamHandle stream);
+  template <class T>
+  void count_slots(const Call& call, const DeviceWanted& wanted, unsigned slots,
+                   StreamHandle stream);
   template <class T>
   void count(const Call& call, const DeviceWanted& wanted, StreamHandle stream);
   template <class T>
@@ -163,7 +181,8 @@ void cut_best_pass(Call& call, int threads, std::int64_t warm_up);
 void plan_team(Call& call, const DeviceWanted& wanted, const gpu::Queue& device);
 /// The same for the best segmentation, whose pass has been cut in time. `doubles`: scores are.
 void plan_best_team(Call& call, bool doubles, const gpu::Queue& device);
-/// Declares the arrays that a call works in, in all its rounds.
+/// Declares the arrays that a call works in, in all its rounds. Of frames those of its part alone,
+/// counted from part.frame.
 void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted,
                     const ChunkCuts& cuts);
 

@@ -14,7 +14,8 @@ void CudaEngine::State::prepare(const Call& call, StreamHandle stream) {
   gpu->fill(call.lattice.flags, 0, sizeof(int) * static_cast<std::size_t>(n.batch), stream);
   gpu->fill(call.factors.exponents, 0, sizeof(int) * 4, stream);
   constexpr std::int64_t kFramesOfBlock = 8;
-  const std::int64_t blocks = ceil_divide(n.frames, kFramesOfBlock);
+  const std::int64_t frames = std::min(n.frames, call.part.frame_end) - call.part.frame;
+  const std::int64_t blocks = ceil_divide(frames, kFramesOfBlock);
   if (blocks > 0)
     launch(common<T>("prepare_frames"), {side(blocks), side(n.batch)}, {32, kFramesOfBlock}, call,
            stream);
@@ -45,37 +46,48 @@ void CudaEngine::State::team_pass(const Call& call, unsigned chunks, unsigned di
               call, stream);
 }
 
+/// What passes of teams need beside factors.
+template <class T>
+void CudaEngine::State::prepare_teams(const Call& call, StreamHandle stream) {
+  const std::int64_t pairs = static_cast<std::int64_t>(call.sizes.classes) * call.sizes.classes;
+  launch(common<T>("transpose_factors"),
+         {side(std::min<std::int64_t>(ceil_divide(pairs, 256), 1024))}, {256}, call, stream);
+}
+
+/// The passes of a round, and what they find of their neighbours.
+template <class T>
+void CudaEngine::State::pass_chunks(const Call& call, unsigned directions, StreamHandle stream) {
+  const unsigned rows = side(call.sizes.batch);
+  const auto chunks = side(call.chunks.count);
+  if (const std::optional<gpu::ScanShape> shape = shape_of(call))
+    launch(scan(*shape), {chunks, rows, directions}, {side(shape->threads())}, call, stream);
+  else
+    team_pass<T>(call, chunks, directions, stream);
+  if (chunks > 1)
+    launch(common<T>("compare_chunks"), {chunks - 1, rows, directions}, {256}, call, stream);
+}
+
+template <class T>
+void CudaEngine::State::join_chunks(const Call& call, unsigned directions, StreamHandle stream) {
+  launch(common<T>("join_chunks"), {side(call.chunks.count), side(call.sizes.batch), directions},
+         {256}, call, stream);
+}
+
 /// Passes in the linear domain.
 template <class T>
 void CudaEngine::State::linear_pass(Call& call, const ChunkCuts& cuts, unsigned directions,
                                     StreamHandle stream) {
-  const gpu::Sizes& n = call.sizes;
-  const std::optional<gpu::ScanShape> shape = shape_of(call);
-  if (!shape && call.team.members == 0) {
-    gpu->fill(call.lattice.flags, 1, sizeof(int) * static_cast<std::size_t>(n.batch), stream);
+  const bool team = !shape_of(call);
+  if (team && call.team.members == 0) {
+    gpu->fill(call.lattice.flags, 1, sizeof(int) * static_cast<std::size_t>(call.sizes.batch),
+              stream);
     return;
   }
-  const auto pass = [&](unsigned chunks) {
-    if (shape)
-      launch(scan(*shape), {chunks, side(n.batch), directions}, {side(shape->threads())}, call,
-             stream);
-    else
-      team_pass<T>(call, chunks, directions, stream);
-  };
-  if (!shape) {
-    const std::int64_t pairs = static_cast<std::int64_t>(n.classes) * n.classes;
-    launch(common<T>("transpose_factors"),
-           {side(std::min<std::int64_t>(ceil_divide(pairs, 256), 1024))}, {256}, call, stream);
-  }
+  if (team) prepare_teams<T>(call, stream);
   for (const ChunkCut& cut : cuts) {
     apply(cut, call);
-    const auto chunks = side(cut.count);
-    pass(chunks);
-    if (chunks > 1) {
-      const unsigned rows = side(n.batch);
-      launch(common<T>("compare_chunks"), {chunks - 1, rows, directions}, {256}, call, stream);
-      launch(common<T>("join_chunks"), {chunks, rows, directions}, {256}, call, stream);
-    }
+    pass_chunks<T>(call, directions, stream);
+    if (cut.count > 1) join_chunks<T>(call, directions, stream);
     ++call.chunks.round;
   }
 }
@@ -95,21 +107,19 @@ void CudaEngine::State::pass(Call& call, const ChunkCuts& cuts, bool both, Strea
          static_cast<std::size_t>(n.classes) * sizeof(double));
 }
 
+/// Counts of rows in the linear domain, in slots.
 template <class T>
-void CudaEngine::State::count(const Call& call, const DeviceWanted& wanted, StreamHandle stream) {
+void CudaEngine::State::count_slots(const Call& call, const DeviceWanted& wanted, unsigned slots,
+                                    StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
-  const bool shared = wanted.transition || wanted.duration;
-  if (shared && n.by_duration != 0)
-    launch(common<T>("counts_by_duration"), {side(call.slots), side(ceil_divide(n.classes, 32))},
-           {32, 8}, call, stream);
-  if (wanted.transition && n.by_duration == 0) {
+  if (wanted.transition) {
     constexpr int kSide = 16;
     const int each = std::min(4, static_cast<int>(ceil_divide(n.classes, kSide)));
     const std::int64_t tiles = ceil_divide(n.classes, kSide * each);
-    launch(common<T>(fmt::format("transition_counts_{}", each)),
-           {side(call.slots), side(tiles), side(tiles)}, {kSide * kSide}, call, stream);
+    launch(common<T>(fmt::format("transition_counts_{}", each)), {slots, side(tiles), side(tiles)},
+           {kSide * kSide}, call, stream);
   }
-  if (wanted.duration && n.by_duration == 0) {
+  if (wanted.duration) {
     constexpr std::int64_t kEach = 8;
     constexpr std::int64_t kSources = 32;
     const std::int64_t columns = std::min<std::int64_t>(32, ceil_divide(n.max_duration, kEach));
@@ -119,10 +129,20 @@ void CudaEngine::State::count(const Call& call, const DeviceWanted& wanted, Stre
     const std::int64_t doubles = (kSources + 2 * reach) * classes + 3 * reach;
     const auto bytes = static_cast<std::size_t>(doubles * 8 + classes * 4);
     launch(common<T>("duration_counts"),
-           {side(call.slots), side(ceil_divide(n.classes, classes)),
+           {slots, side(ceil_divide(n.classes, classes)),
             side(ceil_divide(n.max_duration, kEach * columns))},
            {side(classes), side(columns)}, call, stream, bytes);
   }
+}
+
+template <class T>
+void CudaEngine::State::count(const Call& call, const DeviceWanted& wanted, StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  const bool shared = wanted.transition || wanted.duration;
+  if (shared && n.by_duration != 0)
+    launch(common<T>("counts_by_duration"), {side(call.slots), side(ceil_divide(n.classes, 32))},
+           {32, 8}, call, stream);
+  if (n.by_duration == 0) count_slots<T>(call, wanted, side(call.slots), stream);
   if (shared) {
     if (n.by_duration == 0)
       launch(common<T>("exact_counts"), {side(call.slots)}, {256}, call, stream);
@@ -149,10 +169,37 @@ void CudaEngine::State::clear(Call& call, const DeviceWanted& wanted, StreamHand
   call.slots = call.slot_groups = 0;
   if (wanted.transition) call.transition_partial = &nothing;
   if (wanted.duration) call.duration_partial = &nothing;
-  if (wanted.ends)
-    launch(common<T>("end_gradients"), {side(ceil_divide(call.sizes.classes, 4)), 2}, {32, 4}, call,
-           stream);
+  if (wanted.ends) ends<T>(call, stream);
   if (wanted.transition || wanted.duration) reduce<T>(call, stream);
+}
+
+template <class T>
+void CudaEngine::State::cover_slices(const Call& call, unsigned slices, StreamHandle stream) {
+  launch(common<T>("slice_cover"), {slices, side(call.sizes.batch)}, {256}, call, stream);
+}
+
+template <class T>
+void CudaEngine::State::frames_of_slices(const Call& call, unsigned slices, StreamHandle stream) {
+  constexpr std::size_t kStageBytes = (32 + 33 + 32) * 64 * sizeof(double);
+  launch(common<T>("frame_gradients"), {slices, side(call.sizes.batch)}, {256}, call, stream,
+         kStageBytes);
+}
+
+template <class T>
+void CudaEngine::State::ends(const Call& call, StreamHandle stream) {
+  launch(common<T>("end_gradients"), {side(ceil_divide(call.sizes.classes, 4)), 2}, {32, 4}, call,
+         stream);
+}
+
+bool CudaEngine::State::teams_wanted(const Call& call) const {
+  return !shape_of(call) && options.algorithm == Algorithm::kFast && options.teams;
+}
+
+ChunkCuts CudaEngine::State::cuts_of(const Call& call) const {
+  const std::optional<gpu::ScanShape> shape = shape_of(call);
+  const bool linear = shape || (teams_wanted(call) && call.sizes.by_duration == 0);
+  return options.chunked && linear ? cut_into_chunks(call.sizes, shape, options.warm_up)
+                                   : ChunkCuts{ChunkCut{}};
 }
 
 template <class T>
@@ -161,11 +208,8 @@ void CudaEngine::State::run(Call& call, const DeviceWanted& wanted, StreamHandle
   sizes = n;
   if (n.batch == 0) return clear<T>(call, wanted, stream);
   cut_into_slices(call, wanted);
-  const std::optional<gpu::ScanShape> shape = shape_of(call);
-  const bool team = !shape && options.algorithm == Algorithm::kFast && options.teams;
-  ChunkCuts cuts = {ChunkCut{}};
-  if (options.chunked && (shape || (team && n.by_duration == 0)))
-    cuts = cut_into_chunks(n, shape, options.warm_up);
+  const bool team = teams_wanted(call);
+  ChunkCuts cuts = cuts_of(call);
   apply(cuts[0], call);
   if (team) plan_team(call, wanted, *gpu);
   if (team && call.team.members == 0) {
@@ -187,18 +231,13 @@ void CudaEngine::State::run(Call& call, const DeviceWanted& wanted, StreamHandle
       n.frames > 0)
     launch(common<T>("starts_by_duration"), {side(ceil_divide(n.frames, 8)), side(n.batch)},
            {32, 8}, call, stream);
-  const Extent3 slices{side(call.slices), side(n.batch)};
-  if ((wanted.frames || wanted.entropy) && n.frames > 0)
-    launch(common<T>("slice_cover"), slices, {256}, call, stream);
-  if (wanted.frames && n.frames > 0) {
-    constexpr std::size_t kStageBytes = (32 + 33 + 32) * 64 * sizeof(double);
-    launch(common<T>("frame_gradients"), slices, {256}, call, stream, kStageBytes);
-  }
+  const unsigned slices = side(call.slices);
+  if ((wanted.frames || wanted.entropy) && n.frames > 0) cover_slices<T>(call, slices, stream);
+  if (wanted.frames && n.frames > 0) frames_of_slices<T>(call, slices, stream);
   if (wanted.boundary && n.frames > 0)
     launch(common<T>("boundary_posteriors"), {side(ceil_divide(n.frames, 128)), side(n.batch)},
            {128}, call, stream);
-  if (wanted.ends)
-    launch(common<T>("end_gradients"), {side(ceil_divide(n.classes, 4)), 2}, {32, 4}, call, stream);
+  if (wanted.ends) ends<T>(call, stream);
   count<T>(call, wanted, stream);
   if (wanted.by_row) count_by_row<T>(call, wanted, stream);
 }
@@ -218,8 +257,18 @@ void CudaEngine::State::count_by_row(const Call& call, const DeviceWanted& wante
   launch(common<T>("row_entropy"), {side(n.batch)}, {256}, call, stream);
 }
 
-#define SEGFUSE_INSTANTIATE(T) \
-  template void CudaEngine::State::run<T>(Call&, const DeviceWanted&, StreamHandle);
+#define SEGFUSE_INSTANTIATE(T)                                                                \
+  template void CudaEngine::State::run<T>(Call&, const DeviceWanted&, StreamHandle);          \
+  template void CudaEngine::State::prepare<T>(const Call&, StreamHandle);                     \
+  template void CudaEngine::State::prepare_teams<T>(const Call&, StreamHandle);               \
+  template void CudaEngine::State::pass_chunks<T>(const Call&, unsigned, StreamHandle);       \
+  template void CudaEngine::State::join_chunks<T>(const Call&, unsigned, StreamHandle);       \
+  template void CudaEngine::State::cover_slices<T>(const Call&, unsigned, StreamHandle);      \
+  template void CudaEngine::State::frames_of_slices<T>(const Call&, unsigned, StreamHandle);  \
+  template void CudaEngine::State::ends<T>(const Call&, StreamHandle);                        \
+  template void CudaEngine::State::count_slots<T>(const Call&, const DeviceWanted&, unsigned, \
+                                                  StreamHandle);                              \
+  template void CudaEngine::State::reduce<T>(const Call&, StreamHandle);
 
 SEGFUSE_INSTANTIATE(float)
 SEGFUSE_INSTANTIATE(double)

@@ -1,6 +1,8 @@
 #pragma once
 // CUDA engines on any device that is open, with memory from where it says.
 
+#include <vector>
+
 #include "runtime/memory/stream_memory.h"
 #include "segfuse/semicrf_cuda.h"
 
@@ -10,6 +12,8 @@ struct OverDevice {
   /// A CudaEngine or a CudaInference.
   template <class Made>
   static Made make(const runtime::DeviceAccess& device, const CudaOptions& options = {});
+  static SplitCudaEngine split(const std::vector<runtime::DeviceAccess>& devices,
+                               const CudaOptions& options = {});
   template <class T>
   static CudaOnlineDecoder online(const runtime::DeviceAccess& device, const Potentials<T>& shared,
                                   const OnlineOptions& options = {},

@@ -200,9 +200,10 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
                     const ChunkCuts& cuts) {
   const gpu::Sizes& n = call.sizes;
   const std::int64_t rows = n.batch;
-  const std::int64_t frames = rows * n.frames;
+  const std::int64_t held = std::min(n.frames, call.part.frame_end) - call.part.frame;
+  const std::int64_t frames = rows * held;
   const std::int64_t cells = frames * n.classes;
-  const std::int64_t boundaries = rows * (n.frames + 1);
+  const std::int64_t boundaries = rows * (held + 1);
   const std::int64_t lattice = boundaries * n.classes;
   const std::int64_t pairs = slices_of(n) * n.classes * n.classes;
   const std::int64_t durations = static_cast<std::int64_t>(n.max_duration) * n.classes;
@@ -222,6 +223,7 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
   workspace.add(call.lattice.forward_scale, boundaries);
   workspace.add(call.lattice.backward_scale, boundaries);
   workspace.add(call.lattice.partition, rows);
+  workspace.add(call.lattice.last_scale, rows);
   workspace.add(call.lattice.flags, rows);
   workspace.add(call.row_weight, rows);
   if (wanted.entropy && call.rows.log_partition.data == nullptr) {

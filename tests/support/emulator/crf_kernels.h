@@ -89,6 +89,8 @@ void add_any_size(const std::string& type) {
   ADD(wide_pass)
   ADD(exact_pass)
   ADD(gold_path)
+  ADD(part_exponents)
+  ADD(adopt_row)
   ADD(finish_rows)
   ADD(slice_cover)
   ADD(frame_gradients)

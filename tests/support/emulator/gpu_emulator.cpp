@@ -82,8 +82,8 @@ class EmulatedDevice final : public runtime::Device {
   void map(std::byte*, std::size_t) override {}
   void unmap(std::byte*, std::size_t) override {}
   runtime::DeviceMemory memory() override { return {}; }
-  std::byte* allocate_pinned(std::size_t) override { throw runtime::NoMemory(); }
-  void release_pinned(std::byte*, std::size_t) noexcept override {}
+  std::byte* allocate_pinned(std::size_t bytes) override { return new std::byte[bytes]; }
+  void release_pinned(std::byte* memory, std::size_t) noexcept override { delete[] memory; }
 };
 
 class EmulatedMemory final : public runtime::StreamMemory {

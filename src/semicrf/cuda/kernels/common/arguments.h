@@ -112,6 +112,7 @@ struct Lattice {
       forward_ratio;  ///< (B, T+1) what a pass cut in time was found too small by; null: not cut
   double* backward_ratio;  ///< (B, T+1)
   double* partition;       ///< (B) linear rows: mantissa part of Z; exact rows: log2 Z
+  int* last_scale;         ///< (B) linear rows: forward_scale at the row's end
   int* flags;              ///< (B) RowFlag bits
 };
 
@@ -233,6 +234,22 @@ struct Best {
   int* packed_label;
 };
 
+/// What one of several devices does of a call's only row (split/split.h): blocks count from the
+/// first of each range. What was found of other parts comes from the host.
+struct Part {
+  int frame, frame_end;        ///< frames whose factors are needed here
+  int chunk[2], chunk_end[2];  ///< of the forward and of the backward pass
+  int slice, slice_end;        ///< time slices
+  int ends;                    ///< bits: the row begins here, it ends here
+  double shift;                ///< sum of the exponents of all other slices' frames
+  double ratio[2];             ///< product of the ratios of chunks up to chunk[d]
+  int ratio_exponent[2];
+  double partition;  ///< of the row, as the three after it
+  double weight;
+  int last_scale;
+  int flags;
+};
+
 /// All that a call hands to its kernels.
 struct Call {
   Sizes sizes;
@@ -265,6 +282,7 @@ struct Call {
   Best best;
   FrameLabels labels;
   Chunks chunks;
+  Part part;
 };
 
 }  // namespace segfuse::semicrf::gpu

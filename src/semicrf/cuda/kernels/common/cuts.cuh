@@ -17,6 +17,17 @@ DEVICE int chunk_steps(const Call& call, int length) {
   return count < 2 ? max(length, 1) : 4 * parts_of(parts_of(length, count), 4);
 }
 
+/// A chunk as blocks of a launch count it; beyond the part's last one it is none.
+DEVICE int chunk_of(const Call& call, bool forward, int block) {
+  const int chunk = call.part.chunk[forward ? 0 : 1] + block;
+  return chunk < call.part.chunk_end[forward ? 0 : 1] ? chunk : -1;
+}
+/// Where a chunk's own memory is, among those of the launch.
+DEVICE long long chunk_place(const Call& call, int row, bool forward, int chunk) {
+  const int direction = forward ? 0 : 1;
+  return (2ll * row + direction) * call.chunks.count + chunk - call.part.chunk[direction];
+}
+
 /// The mark of a row whose chunks of a round do not fit together.
 DEVICE int redo_flag(bool forward, int round) {
   return static_cast<int>(forward ? kRedoForward : kRedoBackward) << (kRoundBits * round);

@@ -22,9 +22,9 @@ DEVICE double plain_factor(double score, bool& exact) {
 /// One warp a frame; blockDim (32, warps), grid (frames / warps, B).
 KERNEL prepare_frames(const __grid_constant__ Call call) {
   const int row = blockIdx.y;
-  const int t = blockIdx.x * blockDim.y + threadIdx.y;
+  const int t = call.part.frame + static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
   const int classes = call.sizes.classes;
-  if (t >= row_length(call, row)) return;
+  if (t >= min(row_length(call, row), call.part.frame_end)) return;
   const long long base = at_frame(call, row, t);
   bool exact = false;
   double best = minus_infinity();

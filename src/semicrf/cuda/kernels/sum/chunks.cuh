@@ -29,13 +29,13 @@ KERNEL compare_chunks(const __grid_constant__ Call call) {
   const int row = blockIdx.y;
   const int direction = blockIdx.z;
   const bool forward = direction == 0;
-  const int chunk = blockIdx.x + 1;
+  const int chunk = chunk_of(call, forward, blockIdx.x + 1);
   const int length = row_length(call, row);
   const int own = chunk * chunk_steps(call, length);
-  if (own >= length || !is_due(call, row, forward)) return;
+  if (chunk < 0 || own >= length || !is_due(call, row, forward)) return;
   const int first = max(0, own - call.chunks.warm_up);
   const int classes = call.sizes.classes;
-  const long long index = (2ll * row + direction) * call.chunks.count + chunk;
+  const long long index = chunk_place(call, row, forward, chunk);
   const double* mine = call.chunks.source + index * (call.chunks.warm_up + 1) * classes;
   const int* my_scale = call.chunks.scale + index * (call.chunks.warm_up + 1);
   const double* sources = forward ? call.lattice.gamma : call.lattice.beta;
@@ -73,17 +73,17 @@ KERNEL join_chunks(const __grid_constant__ Call call) {
   const int row = blockIdx.y;
   const int direction = blockIdx.z;
   const bool forward = direction == 0;
-  const int chunk = blockIdx.x;
+  const int chunk = chunk_of(call, forward, blockIdx.x);
   const int length = row_length(call, row);
   const int own = chunk * chunk_steps(call, length);
-  if ((own >= length && chunk > 0) || !is_due(call, row, forward)) return;
+  if (chunk < 0 || (own >= length && chunk > 0) || !is_due(call, row, forward)) return;
   const bool redo = (call.lattice.flags[row] & redo_flag(forward, call.chunks.round)) != 0;
-  const long long index = (2ll * row + direction) * call.chunks.count;
-  double ratio = 1.0;
-  int exponent = 0;
-  for (int i = 1; i <= chunk && !redo; ++i) {
-    ratio *= call.chunks.ratio[index + i];
-    exponent += call.chunks.ratio_exponent[index + i];
+  double ratio = redo ? 1.0 : call.part.ratio[direction];
+  int exponent = redo ? 0 : call.part.ratio_exponent[direction];
+  for (int i = call.part.chunk[direction] + 1; i <= chunk && !redo; ++i) {
+    const long long index = chunk_place(call, row, forward, i);
+    ratio *= call.chunks.ratio[index];
+    exponent += call.chunks.ratio_exponent[index];
     const int excess = exponent_bits(ratio) - 1023;
     ratio = scaled(ratio, -excess);
     exponent += excess;

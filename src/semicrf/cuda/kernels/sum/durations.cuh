@@ -198,7 +198,8 @@ KERNEL duration_counts(const __grid_constant__ Call call) {
   double sum[kEachDuration] = {};
   double direct[kEachDuration] = {};
   const bool mine = tile.c < classes && tile.k < call.sizes.max_duration;
-  for_units(call, blockIdx.x, [&](const Unit& unit) {
+  const int slot = call.part.slice + static_cast<int>(blockIdx.x);
+  for_units(call, slot, [&](const Unit& unit) {
     const int length = row_length(call, unit.row);
     const double weight = call.row_weight[unit.row];
     const Posterior posterior(call, unit.row);
@@ -231,8 +232,8 @@ KERNEL duration_counts(const __grid_constant__ Call call) {
           count_directly(call, posterior, weight, s, tile.c, tile.k, length, direct);
     }
   });
-  double* out = call.duration_partial +
-                static_cast<long long>(blockIdx.x) * call.sizes.max_duration * classes;
+  double* out =
+      call.duration_partial + static_cast<long long>(slot) * call.sizes.max_duration * classes;
 #pragma unroll
   for (int i = 0; i < kEachDuration; ++i) {
     const int k = tile.k + i;

@@ -34,7 +34,7 @@ struct Posterior {
     base = static_cast<long long>(row) * (call.sizes.frames + 1);
     partition = call.lattice.partition[row];
     inverse = 1.0 / partition;
-    last_scale = exact ? 0 : call.lattice.forward_scale[base + row_length(call, row)];
+    last_scale = exact ? 0 : call.lattice.last_scale[row];
   }
   DEVICE_MEMBER int shift(int t) const {
     return exact ? 0
@@ -93,7 +93,7 @@ struct FrameTile {
 KERNEL slice_cover(const __grid_constant__ Call call) {
   __shared__ double sums[kFrameThreads];
   const int row = blockIdx.y;
-  const int slice = blockIdx.x;
+  const int slice = call.part.slice + static_cast<int>(blockIdx.x);
   const int length = row_length(call, row);
   const int begin = slice * slice_frames(length);
   const int end = min(begin + slice_frames(length), length);
@@ -175,7 +175,7 @@ KERNEL frame_gradients(const __grid_constant__ Call call) {
   DYNAMIC_SHARED(double, memory);
   FrameStage& stage = *reinterpret_cast<FrameStage*>(memory);
   const int row = blockIdx.y;
-  const int slice = blockIdx.x;
+  const int slice = call.part.slice + static_cast<int>(blockIdx.x);
   const double weight = call.row_weight[row];
   const int length = weight == 0.0 ? 0 : row_length(call, row);
   const int begin = slice * slice_frames(length);
@@ -230,6 +230,7 @@ KERNEL boundary_posteriors(const __grid_constant__ Call call) {
 /// and the lanes are added in order.
 KERNEL end_gradients(const __grid_constant__ Call call) {
   const bool initial = blockIdx.y == 0;
+  if ((call.part.ends >> blockIdx.y & 1) == 0) return;
   const int c = blockIdx.x * blockDim.y + threadIdx.y;
   double sum = 0.0;
   for (int row = threadIdx.x; row < call.sizes.batch && c < call.sizes.classes; row += 32) {

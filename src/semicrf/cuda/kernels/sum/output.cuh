@@ -32,8 +32,7 @@ DEVICE PassOutput lattice_output(const Call& call, int row, bool forward, int le
 
 /// The warm-up's own memory.
 DEVICE PassOutput warm_up_output(const Call& call, int row, int direction, int chunk, int c) {
-  const long long at =
-      ((2ll * row + direction) * call.chunks.count + chunk) * (call.chunks.warm_up + 1);
+  const long long at = chunk_place(call, row, direction == 0, chunk) * (call.chunks.warm_up + 1);
   PassOutput out;
   out.source = call.chunks.source + at * call.sizes.classes + c;
   out.value = call.chunks.value + at * call.sizes.classes + c;

@@ -70,6 +70,35 @@ KERNEL gold_path(const __grid_constant__ Call call) {
         valid ? sum : minus_infinity();
 }
 
+/// Sum of the exponents of a row's frames, those of this part's slices: whole numbers far below
+/// 2^53, exact in any order.
+DEVICE double exponent_sum(const Call& call, int row, int length, double* scratch) {
+  const long long frames = slice_frames(length);
+  const long long end = min(frames * call.part.slice_end, static_cast<long long>(length));
+  const int* exponents =
+      call.factors.frame_exponent + static_cast<long long>(row) * call.sizes.frames;
+  double sum = 0.0;
+#pragma unroll 8
+  for (long long t = frames * call.part.slice + threadIdx.x; t < end; t += blockDim.x)
+    sum += exponents[t];
+  return block_sum(sum, scratch);
+}
+
+/// What this part of a row adds to part.shift of the others, where the partition will be.
+KERNEL part_exponents(const __grid_constant__ Call call) {
+  __shared__ double scratch[32];
+  const double sum = exponent_sum(call, 0, row_length(call, 0), scratch);
+  if (threadIdx.x == 0) call.lattice.partition[0] = sum;
+}
+
+/// A part of a row learns what is known of the whole.
+KERNEL adopt_row(const __grid_constant__ Call call) {
+  call.lattice.partition[0] = call.part.partition;
+  call.lattice.last_scale[0] = call.part.last_scale;
+  call.lattice.flags[0] = call.part.flags;
+  call.row_weight[0] = call.part.weight;
+}
+
 /// One block a row, after the passes: the outputs per row, and row_weight.
 KERNEL finish_rows(const __grid_constant__ Call call) {
   __shared__ double scratch[32];
@@ -97,17 +126,15 @@ KERNEL finish_rows(const __grid_constant__ Call call) {
     partition = block_sum(sum, scratch);
     const long long at = static_cast<long long>(row) * (n.frames + 1) + length;
     if (call.lattice.forward_ratio != nullptr) partition *= call.lattice.forward_ratio[at];
-    const int* exponents = call.factors.frame_exponent + static_cast<long long>(row) * n.frames;
-    double shift = 0.0;  // whole numbers far below 2^53: exact in any order
-#pragma unroll 8
-    for (int t = threadIdx.x; t < length; t += blockDim.x) shift += exponents[t];
-    shift = block_sum(shift, scratch);
+    double shift = call.part.shift + exponent_sum(call, row, length, scratch);
     shift += call.lattice.forward_scale[at];
     shift += call.factors.exponents[0] + call.factors.exponents[1];
     log_partition = partition > 0.0 ? shift * kLn2 + log(partition) : minus_infinity();
   }
   if (threadIdx.x != 0) return;
   call.lattice.partition[row] = partition;
+  const long long scales = static_cast<long long>(row) * (n.frames + 1);
+  call.lattice.last_scale[row] = exact ? 0 : call.lattice.forward_scale[scales + length];
   int status = log_partition > minus_infinity() ? 0 : 1;
   if (call.gold.row_pointer != nullptr) {
     double score = 0.0;

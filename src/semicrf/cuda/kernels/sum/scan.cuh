@@ -171,7 +171,8 @@ DEVICE void scan_row(const Call& call) {
   const bool forward = direction == 0;
   const int length = row_length(call, row);
   if (!is_due(call, row, forward)) return;
-  const int chunk = blockIdx.x;
+  const int chunk = chunk_of(call, forward, blockIdx.x);
+  if (chunk < 0) return;
   const int steps = chunk_steps(call, length);
   const int own = chunk * steps;  // the first step of its own
   if (chunk > 0 && own >= length) return;

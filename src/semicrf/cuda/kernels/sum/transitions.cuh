@@ -107,7 +107,8 @@ DEVICE void transition_counts(const Call& call) {
   const int x = threadIdx.x / kCountSide;
   const int y = threadIdx.x % kCountSide;
   double sum[kEach][kEach] = {};
-  for_units(call, blockIdx.x, [&](const Unit& unit) {
+  const int slot = call.part.slice + static_cast<int>(blockIdx.x);
+  for_units(call, slot, [&](const Unit& unit) {
     const double weight = call.row_weight[unit.row];
     const Posterior posterior(call, unit.row);
     if (posterior.exact) return;
@@ -129,7 +130,7 @@ DEVICE void transition_counts(const Call& call) {
                             sum[i][j]);
     }
   });
-  double* out = call.transition_partial + static_cast<long long>(blockIdx.x) * classes * classes;
+  double* out = call.transition_partial + static_cast<long long>(slot) * classes * classes;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
 #pragma unroll

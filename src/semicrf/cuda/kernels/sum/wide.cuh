@@ -72,9 +72,10 @@ struct WidePass {
   DEVICE_MEMBER bool cut(const Call& call) {
     row = blockIdx.y;
     forward = blockIdx.z == 0;
-    chunk = blockIdx.x / call.team.members;
+    chunk = chunk_of(call, forward, blockIdx.x / call.team.members);
+    if (chunk < 0) return false;
     member = blockIdx.x % call.team.members;
-    team = (2ll * row + (forward ? 0 : 1)) * call.chunks.count + chunk;
+    team = chunk_place(call, row, forward, chunk);
     length = row_length(call, row);
     if (!is_due(call, row, forward)) return false;
     const int steps = chunk_steps(call, length);

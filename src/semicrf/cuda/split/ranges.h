@@ -1,0 +1,37 @@
+#pragma once
+// Which part of one long row a device does.
+//
+// Time slices are dealt out in runs. A device needs the forward values of its slices' boundaries,
+// the backward values of these and of the K boundaries behind them, and for either the chunks of
+// the passes that they lie in. Chunks at a seam are computed on both sides, so every chunk has the
+// one before it on one device, and nothing but ratios goes from one device to another.
+
+#include <vector>
+
+#include "semicrf/cuda/engine_state.h"
+
+namespace segfuse::semicrf {
+
+/// The row's slices, in frames: slice_frames of kernels/common/cuts.cuh.
+std::int64_t slice_frames(std::int64_t frames);
+
+/// Chunks of a pass, from `begin` to before `end`, counted in the direction of the pass.
+struct ChunkRange {
+  int begin = 0;
+  int end = 0;
+};
+
+struct PartOfRow {
+  int slice = 0;
+  int slice_end = 0;
+  FrameSpan own;                     ///< frames of its slices
+  FrameSpan held;                    ///< frames whose factors its passes read
+  std::vector<ChunkRange> forward;   ///< by cut
+  std::vector<ChunkRange> backward;  ///< by cut
+};
+
+/// A part for each device; none where the row is too short to be split or cannot be: where slots of
+/// counts are shared by slices, or passes are not cut.
+std::vector<PartOfRow> split_row(const Call& call, const ChunkCuts& cuts, int devices);
+
+}  // namespace segfuse::semicrf

@@ -1,0 +1,306 @@
+#include "semicrf/cuda/split/run.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace segfuse::semicrf {
+namespace {
+
+/// A member's share of a cut: as many chunks as its longer pass has.
+ChunkCut share_of(const ChunkCut& cut, const ChunkRange& forward, const ChunkRange& backward) {
+  ChunkCut own = cut;
+  own.count = std::max(forward.end - forward.begin, backward.end - backward.begin);
+  return own;
+}
+
+void enter_round(Member& member, const ChunkCut& cut, std::size_t round) {
+  const ChunkRange& forward = member.part.forward[round];
+  const ChunkRange& backward = member.part.backward[round];
+  Call& call = member.call;
+  apply(share_of(cut, forward, backward), call);
+  call.chunks.round = static_cast<int>(round);
+  call.part.chunk[0] = forward.begin;
+  call.part.chunk_end[0] = forward.end;
+  call.part.chunk[1] = backward.begin;
+  call.part.chunk_end[1] = backward.end;
+}
+
+/// What a chunk lacks of the one before it.
+struct Ratio {
+  double value = 1.0;
+  int exponent = 0;
+};
+
+/// The ratios of a pass as far as a member has them.
+void collect(const Member& member, int direction, std::vector<Ratio>& ratios) {
+  const Call& call = member.call;
+  const int begin = call.part.chunk[direction];
+  const int end = call.part.chunk_end[direction];
+  const std::int64_t place = std::int64_t{direction} * call.chunks.count;
+  const std::vector<double> values = member.read(call.chunks.ratio + place, end - begin);
+  const std::vector<int> exponents = member.read(call.chunks.ratio_exponent + place, end - begin);
+  ratios.resize(std::max(ratios.size(), static_cast<std::size_t>(end)));
+  for (int chunk = begin + 1; chunk < end; ++chunk) {
+    const auto at = static_cast<std::size_t>(chunk - begin);
+    ratios[static_cast<std::size_t>(chunk)] = {values[at], exponents[at]};
+  }
+}
+
+/// The product of the ratios up to a chunk, formed as join_chunks does (kernels/sum/chunks.cuh).
+Ratio product(const std::vector<Ratio>& ratios, int chunk) {
+  Ratio all;
+  for (int i = 1; i <= chunk; ++i) {
+    all.value *= ratios[static_cast<std::size_t>(i)].value;
+    all.exponent += ratios[static_cast<std::size_t>(i)].exponent;
+    const auto bits = std::bit_cast<std::uint64_t>(all.value);
+    const int excess = static_cast<int>(bits >> 52 & 0x7ff) - 1023;
+    all.value = std::ldexp(all.value, -excess);
+    all.exponent += excess;
+  }
+  return all;
+}
+
+int redo_flag(int direction, std::size_t round) {
+  return (direction == 0 ? gpu::kRedoForward : gpu::kRedoBackward)
+         << (gpu::kRoundBits * static_cast<int>(round));
+}
+
+/// The flags of all members; `exact` is set where the row left the linear domain's range.
+int flags_of(const std::vector<Member>& members, bool& exact) {
+  int flags = 0;
+  for (const Member& member : members) {
+    flags |= member.read(member.call.lattice.flags, 1)[0];
+    exact = exact || member.read(member.call.factors.exponents, 4)[2] != 0;
+  }
+  exact = exact || (flags & gpu::kNeedsExact) != 0;
+  return flags;
+}
+
+template <class T>
+void adopt(const Member& member) {
+  member.engine->launch(member.engine->common<T>("adopt_row"), {1}, {1}, member.call,
+                        member.stream);
+}
+
+/// The passes, until all chunks of all members fit together.
+template <class T>
+bool pass_in_rounds(std::vector<Member>& members, const ChunkCuts& cuts, int directions) {
+  int flags = 0;
+  for (std::size_t round = 0; round < cuts.size() && cuts[round].count > 1; ++round) {
+    for (Member& member : members) {
+      enter_round(member, cuts[round], round);
+      member.engine->pass_chunks<T>(member.call, side(directions), member.stream);
+    }
+    bool exact = false;
+    const int before = flags;
+    flags = flags_of(members, exact);
+    if (exact) return false;
+    bool again = false;
+    for (int direction = 0; direction < directions; ++direction) {
+      const bool due = round == 0 || (before & redo_flag(direction, round - 1)) != 0;
+      if (!due) continue;
+      again = again || (flags & redo_flag(direction, round)) != 0;
+      std::vector<Ratio> ratios;
+      for (const Member& member : members) collect(member, direction, ratios);
+      for (Member& member : members) {
+        const Ratio carried = product(ratios, member.call.part.chunk[direction]);
+        member.call.part.ratio[direction] = carried.value;
+        member.call.part.ratio_exponent[direction] = carried.exponent;
+      }
+    }
+    for (Member& member : members) {
+      member.call.part.flags = flags;
+      adopt<T>(member);
+      member.engine->join_chunks<T>(member.call, side(directions), member.stream);
+    }
+    if (!again) return true;
+  }
+  return false;
+}
+
+/// What the last member knows of the row's end, to all.
+template <class T>
+void finish(std::vector<Member>& members, SplitCudaEngine::Partition& result) {
+  std::vector<double> sums;
+  double shift = 0.0;
+  for (const Member& member : members)
+    member.engine->launch(member.engine->common<T>("part_exponents"), {1}, {512}, member.call,
+                          member.stream);
+  for (const Member& member : members)
+    shift += sums.emplace_back(member.read(member.call.lattice.partition, 1)[0]);
+  Member& last = members.back();
+  last.call.part.shift = shift - sums.back();
+  last.engine->launch(last.engine->common<T>("finish_rows"), {1}, {512}, last.call, last.stream);
+  result.log_partition = last.read(last.log_partition, 1)[0];
+  result.status = static_cast<RowStatus>(last.read(last.status, 1)[0]);
+  const double partition = last.read(last.call.lattice.partition, 1)[0];
+  const double weight = last.read(last.call.row_weight, 1)[0];
+  const int scale = last.read(last.call.lattice.last_scale, 1)[0];
+  for (Member& member : members) {
+    member.call.part.partition = partition;
+    member.call.part.weight = weight;
+    member.call.part.last_scale = scale;
+    adopt<T>(member);
+  }
+}
+
+template <class T>
+void frames_of(std::vector<Member>& members) {
+  const std::int64_t classes = members[0].call.sizes.classes;
+  std::vector<double> covers;
+  for (const Member& member : members)
+    member.engine->cover_slices<T>(member.call, side(member.part.slice_end - member.part.slice),
+                                   member.stream);
+  for (const Member& member : members) {
+    const std::vector<double> own =
+        member.read(member.call.cover + member.part.slice * classes,
+                    (member.part.slice_end - member.part.slice) * classes);
+    covers.insert(covers.end(), own.begin(), own.end());
+  }
+  for (const Member& member : members) {
+    member.write(member.call.cover, covers);
+    member.engine->frames_of_slices<T>(member.call, side(member.part.slice_end - member.part.slice),
+                                       member.stream);
+  }
+}
+
+/// The first member writes what is said of the row's begin, the last one of its end.
+template <class T>
+void ends_of(std::vector<Member>& members, T* final) {
+  Member& last = members.back();
+  members[0].engine->ends<T>(members[0].call, members[0].stream);
+  last.engine->ends<T>(last.call, last.stream);
+  if (final != nullptr)
+    members[0].write(final, last.read(static_cast<const T*>(last.final), last.call.sizes.classes));
+}
+
+/// Slots of the others to the first member.
+void gather_slots(const Member& member, const Member& first, double* const Call::* partial,
+                  std::int64_t size, std::int64_t end) {
+  const std::int64_t begin = member.part.slice * size;
+  first.write(first.call.*partial + begin,
+              member.read(member.call.*partial + begin, end * size - begin));
+}
+
+template <class T>
+void counts_of(std::vector<Member>& members, const DeviceWanted& wanted) {
+  const gpu::Sizes& n = members[0].call.sizes;
+  // Slots that no slice fills are the last member's, and zero.
+  const auto end_of = [&](const Member& member) {
+    return &member == &members.back() ? member.call.slots : member.part.slice_end;
+  };
+  for (const Member& member : members)
+    member.engine->count_slots<T>(member.call, wanted, side(end_of(member) - member.part.slice),
+                                  member.stream);
+  for (const Member& member : members) {
+    if (&member == &members[0]) continue;
+    if (wanted.transition)
+      gather_slots(member, members[0], &Call::transition_partial,
+                   std::int64_t{n.classes} * n.classes, end_of(member));
+    if (wanted.duration)
+      gather_slots(member, members[0], &Call::duration_partial,
+                   std::int64_t{n.max_duration} * n.classes, end_of(member));
+  }
+  members[0].engine->reduce<T>(members[0].call, members[0].stream);
+}
+
+/// Makes an array of what a member holds one of the whole row, of which it may touch that alone.
+template <class U>
+void count_from(U*& array, std::int64_t first) {
+  if (array != nullptr) array -= first;
+}
+
+}  // namespace
+
+SplitPlan plan_split(const CudaEngine::State& engine, Call call, int devices) {
+  SplitPlan plan;
+  if (devices < 2 || call.sizes.by_duration != 0) return plan;
+  DeviceWanted all;
+  all.frames = all.transition = all.duration = true;
+  cut_into_slices(call, all);
+  plan.cuts = engine.cuts_of(call);
+  if (engine.teams_wanted(call)) {
+    apply(plan.cuts[0], call);
+    plan_team(call, all, *engine.gpu);
+    if (call.team.members == 0) return plan;
+  }
+  plan.parts = split_row(call, plan.cuts, devices);
+  return plan;
+}
+
+template <class T>
+void prepare_member(Member& member, const SplitPlan& plan, const DeviceWanted& wanted) {
+  Call& call = member.call;
+  const std::int64_t frames = member.part.held.begin;
+  const std::int64_t cells = frames * call.sizes.classes;
+  call.part.frame = static_cast<int>(frames);
+  call.part.frame_end = static_cast<int>(member.part.held.end);
+  call.part.slice = member.part.slice;
+  call.part.slice_end = member.part.slice_end;
+  call.part.ends =
+      (member.part.own.begin == 0 ? 1 : 0) | (member.part.own.end == call.sizes.frames ? 2 : 0);
+  cut_into_slices(call, wanted);
+  ChunkCuts own;
+  for (std::size_t i = 0; i < member.part.forward.size(); ++i)
+    own.push_back(share_of(plan.cuts[i], member.part.forward[i], member.part.backward[i]));
+  // Arrays of the passes are as large as the first round's, which has most chunks.
+  apply(own[0], call);
+  if (member.engine->teams_wanted(call)) plan_team(call, wanted, member.queue());
+  member.workspace = std::make_unique<gpu::Workspace>(member.queue(), member.stream);
+  plan_workspace(*member.workspace, call, wanted, own);
+  T* final = nullptr;
+  member.workspace->add(member.log_partition, 1);
+  member.workspace->add(member.status, 1);
+  member.workspace->add(final, call.sizes.classes);
+  member.workspace->allocate();
+  member.final = final;
+  call.rows.log_partition = {member.log_partition, 1};
+  call.rows.status = {member.status, 1};
+  if ((call.part.ends & 2) != 0 && wanted.ends) call.gradients.final = {final, {1, 0, 0}};
+  for (double** const array :
+       {&call.factors.emission, &call.factors.start, &call.factors.end, &call.lattice.alpha,
+        &call.lattice.gamma, &call.lattice.delta, &call.lattice.beta})
+    count_from(*array, cells);
+  count_from(call.factors.frame_exponent, frames);
+  count_from(call.lattice.forward_scale, frames);
+  count_from(call.lattice.backward_scale, frames);
+  count_from(call.lattice.forward_ratio, frames);
+  count_from(call.lattice.backward_ratio, frames);
+  call.faults = member.engine->faults.words();
+  member.engine->sizes = call.sizes;
+}
+
+template <class T>
+bool run_split(std::vector<Member>& members, const ChunkCuts& cuts, const DeviceWanted& wanted,
+               SplitCudaEngine::Partition& result) {
+  T* const final = static_cast<T*>(members[0].call.gradients.final.data);
+  for (const Member& member : members) {
+    member.engine->prepare<T>(member.call, member.stream);
+    if (member.engine->teams_wanted(member.call))
+      member.engine->prepare_teams<T>(member.call, member.stream);
+  }
+  if (!pass_in_rounds<T>(members, cuts, wanted.any() ? 2 : 1)) return false;
+  finish<T>(members, result);
+  if (result.status != RowStatus::kOk && wanted.any()) return false;
+  if (wanted.frames) frames_of<T>(members);
+  if (wanted.ends) ends_of<T>(members, final);
+  if (wanted.transition || wanted.duration) counts_of<T>(members, wanted);
+  for (const Member& member : members)
+    check_faults(member.queue(), member.engine->faults.words(), member.call.sizes, member.stream);
+  result.split = true;
+  return true;
+}
+
+#define SEGFUSE_INSTANTIATE(T)                                                            \
+  template void prepare_member<T>(Member&, const SplitPlan&, const DeviceWanted&);        \
+  template bool run_split<T>(std::vector<Member>&, const ChunkCuts&, const DeviceWanted&, \
+                             SplitCudaEngine::Partition&);
+
+SEGFUSE_INSTANTIATE(float)
+SEGFUSE_INSTANTIATE(double)
+SEGFUSE_INSTANTIATE(Half)
+SEGFUSE_INSTANTIATE(BFloat16)
+#undef SEGFUSE_INSTANTIATE
+
+}  // namespace segfuse::semicrf

@@ -1,0 +1,53 @@
+#pragma once
+// One call over several devices (ranges.h says who does what). The host leads: it waits for all
+// devices after the passes, after the row's end is known, and after partial sums.
+
+#include <memory>
+#include <vector>
+
+#include "semicrf/cuda/split/ranges.h"
+
+namespace segfuse::semicrf {
+
+/// What one device works with.
+struct Member {
+  CudaEngine::State* engine = nullptr;
+  StreamHandle stream;
+  Call call{};
+  PartOfRow part;
+  std::unique_ptr<gpu::Workspace> workspace;
+  double* log_partition = nullptr;  ///< of the workspace, as the two after it
+  unsigned char* status = nullptr;
+  void* final = nullptr;
+
+  gpu::Queue& queue() const { return *engine->gpu; }
+  template <class T>
+  std::vector<T> read(const T* from, std::int64_t n) const {
+    std::vector<T> out(static_cast<std::size_t>(n));
+    if (n > 0) queue().read(out.data(), from, sizeof(T) * out.size(), stream);
+    return out;
+  }
+  template <class T>
+  void write(T* to, const std::vector<T>& values) const {
+    queue().write(to, values.data(), sizeof(T) * values.size(), stream);
+  }
+};
+
+/// The cuts of a row of these sizes and the devices' parts; no part: it is not split. `call` needs
+/// sizes, and whether there are start or end scores.
+struct SplitPlan {
+  ChunkCuts cuts;
+  std::vector<PartOfRow> parts;
+};
+SplitPlan plan_split(const CudaEngine::State& engine, Call call, int devices);
+
+/// Gives a member its cuts, its workspace and the row's frames as it holds them.
+template <class T>
+void prepare_member(Member& member, const SplitPlan& plan, const DeviceWanted& wanted);
+
+/// False: all of the row has to be done on one device.
+template <class T>
+bool run_split(std::vector<Member>& members, const ChunkCuts& cuts, const DeviceWanted& wanted,
+               SplitCudaEngine::Partition& result);
+
+}  // namespace segfuse::semicrf
