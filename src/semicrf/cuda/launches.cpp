@@ -69,8 +69,11 @@ void CudaEngine::State::pass_chunks(const Call& call, unsigned directions, Strea
 
 template <class T>
 void CudaEngine::State::join_chunks(const Call& call, unsigned directions, StreamHandle stream) {
-  launch(common<T>("join_chunks"), {side(call.chunks.count), side(call.sizes.batch), directions},
-         {256}, call, stream);
+  const unsigned rows = side(call.sizes.batch);
+  if (call.chunks.carries > 0)
+    launch(common<T>("carry_ratios"), {1, rows, directions}, {1}, call, stream);
+  launch(common<T>("join_chunks"), {side(call.chunks.count), rows, directions}, {256}, call,
+         stream);
 }
 
 /// Passes in the linear domain.

@@ -9,7 +9,7 @@ namespace segfuse::semicrf {
 namespace {
 
 constexpr std::int64_t kPartialBytes = std::int64_t{256} << 20;
-constexpr int kWantedSlots =
+constexpr std::int64_t kWantedSlots =
     528;  ///< blocks that sum shared counts: four for each of 132 processors
 
 /// A block's products in a step that pay for waiting for the others'.
@@ -20,6 +20,11 @@ constexpr std::int64_t kDurationParts = 16;  // kLinkParts of kernels/by_duratio
 std::int64_t warm_up_frames(const gpu::Sizes& sizes, std::int64_t wanted) {
   const std::int64_t chosen = std::max<std::int64_t>(64, std::int64_t{2} * sizes.max_duration);
   return ceil_divide(wanted != 0 ? wanted : chosen, 4) * 4;
+}
+
+/// Products that are kept of the ratios of so many chunks.
+std::int64_t carries_of(std::int64_t chunks) {
+  return chunks > gpu::kChunksOfCarry ? ceil_divide(chunks, gpu::kChunksOfCarry) : 0;
 }
 
 /// No chunks.
@@ -134,8 +139,11 @@ void plan_best_team(Call& call, bool doubles, const gpu::Queue& device) {
 void cut_into_slices(Call& call, const DeviceWanted& wanted) {
   const gpu::Sizes& n = call.sizes;
   const std::int64_t frames = std::max(1, n.frames);
-  call.slices = static_cast<int>(
-      std::min<std::int64_t>(ceil_divide(frames, gpu::kShortestSlice), gpu::kMaxSlices));
+  // Of any row that is not longer.
+  const std::int64_t slices =
+      std::max(std::min<std::int64_t>(ceil_divide(frames, gpu::kShortestSlice), gpu::kSlices),
+               std::min<std::int64_t>(frames / gpu::kLongSlice + 1, gpu::kMaxSlices));
+  call.slices = static_cast<int>(slices);
   call.gold_parts = static_cast<int>(
       std::clamp<std::int64_t>(frames / gpu::kFramesOfGoldPart, 1, gpu::kMaxGoldParts));
   const std::int64_t classes = n.classes;
@@ -149,7 +157,9 @@ void cut_into_slices(Call& call, const DeviceWanted& wanted) {
     each = std::min<std::int64_t>(ceil_divide(frames, call.slot_frames), gpu::kMaxSlices);
   } else {
     const std::int64_t room = kPartialBytes / 8 / std::max(pairs, durations);
-    const std::int64_t slots = std::clamp<std::int64_t>(room, 1, kWantedSlots);
+    // One row has a slot for each slice, so that it can be split over devices.
+    const std::int64_t wanted_slots = n.batch == 1 ? gpu::kMaxSlices : kWantedSlots;
+    const std::int64_t slots = std::clamp<std::int64_t>(room, 1, wanted_slots);
     call.slot_groups = static_cast<int>(std::min<std::int64_t>(n.batch, slots));
     call.slot_frames = 0;
     // Slots that only a longer row would fill would be the last ones, and empty.
@@ -180,6 +190,7 @@ ChunkCuts cut_into_chunks(const gpu::Sizes& sizes, const std::optional<gpu::Scan
 
 void apply(const ChunkCut& cut, Call& call) {
   call.chunks.count = cut.count;
+  call.chunks.carries = static_cast<int>(carries_of(cut.count));
   call.chunks.least = cut.least;
   call.chunks.warm_up = cut.warm_up;
 }
@@ -257,6 +268,9 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
   workspace.add(call.chunks.scale, warm_ups);
   workspace.add(call.chunks.ratio, chunks);
   workspace.add(call.chunks.ratio_exponent, chunks);
+  const std::int64_t carries = 2 * rows * carries_of(call.chunks.count);
+  workspace.add(call.chunks.carry, carries);
+  workspace.add(call.chunks.carry_exponent, carries);
   workspace.add(call.lattice.forward_ratio, chunks > 0 ? boundaries : 0);
   workspace.add(call.lattice.backward_ratio, chunks > 0 ? boundaries : 0);
   workspace.add(call.team.counter, team ? passes : 0);

@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -43,21 +41,19 @@ class Queue {
   void read(void* to, const void* from, std::size_t bytes, runtime::StreamHandle stream) {
     access_.device->read(stream, to, from, bytes);
   }
-  /// Copies host memory of any kind to the device, and waits for it.
-  void write(void* to, const void* from, std::size_t bytes, runtime::StreamHandle stream) {
-    constexpr std::size_t kMaxPinned = std::size_t{64} << 20;
-    const std::size_t most = std::min(bytes, kMaxPinned);
-    if (bytes == 0) return;
-    const auto release = [this, most](std::byte* memory) {
-      access_.device->release_pinned(memory, most);
-    };
-    const std::unique_ptr<std::byte, decltype(release)> pinned(pin(most), release);
-    for (std::size_t at = 0; at < bytes; at += most) {
-      const std::size_t n = std::min(most, bytes - at);
-      std::memcpy(pinned.get(), static_cast<const std::byte*>(from) + at, n);
-      access_.device->copy(stream, static_cast<std::byte*>(to) + at, pinned.get(), n);
-      access_.device->synchronize(stream);
+  /// Device memory and pinned host memory, in the order of the stream.
+  void copy(void* to, const void* from, std::size_t bytes, runtime::StreamHandle stream) {
+    access_.device->copy(stream, to, from, bytes);
+  }
+  std::byte* allocate_pinned(std::size_t bytes) {
+    try {
+      return access_.device->allocate_pinned(bytes);
+    } catch (const runtime::NoMemory&) {
+      throw DeviceError(fmt::format("CUDA: no {} bytes of pinned host memory", bytes));
     }
+  }
+  void release_pinned(std::byte* memory, std::size_t bytes) noexcept {
+    access_.device->release_pinned(memory, bytes);
   }
   void synchronize(runtime::StreamHandle stream) { access_.device->synchronize(stream); }
   /// Waits for all streams.
@@ -87,14 +83,6 @@ class Queue {
   }
 
  private:
-  std::byte* pin(std::size_t bytes) {
-    try {
-      return access_.device->allocate_pinned(bytes);
-    } catch (const runtime::NoMemory&) {
-      throw DeviceError(fmt::format("CUDA: no {} bytes of pinned host memory", bytes));
-    }
-  }
-
   runtime::DeviceAccess access_;
   Context context_;
   bool measuring_ = false;

@@ -116,6 +116,7 @@ void add_any_size(const std::string& type) {
   ADD(best_pointers)
   ADD(best_pack)
   ADD(compare_chunks)
+  ADD(carry_ratios)
   ADD(join_chunks)
   ADD(pass_by_duration)
   ADD(team_by_duration)

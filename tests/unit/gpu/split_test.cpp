@@ -146,6 +146,13 @@ TEST_P(GpuSplit, HasTheBitsOfOneDevice) {
   expect_bits_of_one(gaps, with(24, false));
   expect_bits_of_one(random_problem<double>(1, 330, 4, 3, false, gaussian, rng), with(12, true),
                      kSplit, 2);
+  // More chunks than are joined from the first one on.
+  const auto chain = random_problem<double>(1, 8 * 140, 1, 1, false, gaussian, rng);
+  expect_bits_of_one(chain, with(4, false), kSplit, 2);
+  std::vector<double> host(1);
+  Engine(1).log_partition<double>(chain.potentials(), {View<double, 1>(host), {}});
+  EXPECT_LT(relative(partition_over({gpu}, with(4, false), chain, {}).log_partition, host[0]),
+            1e-13);
   auto p = random_problem<float>(1, 420, 3, 2, false, gaussian, rng);
   p.with_start = p.with_end = p.with_initial = p.with_final = false;
   expect_bits_of_one(p, with(12, false), kSplit, 2);

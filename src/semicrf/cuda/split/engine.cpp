@@ -11,9 +11,14 @@ namespace segfuse::semicrf {
 
 struct SplitCudaEngine::State {
   std::vector<CudaEngine> engines;
+  std::unique_ptr<Staging> kept;  ///< from the first call on
 
   CudaEngine::State& of(std::size_t device) { return *engines[device].state_; }
   SplitPlan plan(const RowShape& row);
+  Staging* staging() {
+    if (kept == nullptr) kept = std::make_unique<Staging>(of(0).gpu);
+    return kept.get();
+  }
 
   template <class T>
   struct Args {
@@ -88,16 +93,6 @@ void check_parts(const RowShape& row, const std::vector<SplitCudaEngine::Share>&
   }
 }
 
-/// Copies frames between two devices' parts of a row.
-struct Frames {
-  const Member* from;
-  const Member* to;
-  template <class T>
-  void copy(const T* source, T* target, std::int64_t n) const {
-    to->write(target, from->read(source, n));
-  }
-};
-
 }  // namespace
 
 SplitCudaEngine::SplitCudaEngine(const std::vector<int>& devices, CudaOptions options)
@@ -162,6 +157,7 @@ std::vector<Member> SplitCudaEngine::State::members(const Args<T>& args, const S
     }
     Member& member = out[i];
     member.engine = &of(i);
+    member.staging = staging();
     member.stream = args.streams[i];
     member.part = plan.parts[i];
     member.call = make_call(row);
@@ -182,6 +178,7 @@ SplitCudaEngine::Partition SplitCudaEngine::State::on_one(const Args<T>& args) {
   std::vector<Member> members(engines.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     members[i].engine = &of(i);
+    members[i].staging = staging();
     members[i].stream = args.streams[i];
   }
   const Member& first = members[0];
@@ -212,6 +209,9 @@ SplitCudaEngine::Partition SplitCudaEngine::State::on_one(const Args<T>& args) {
   for (Gathered& array : arrays) workspace.add(array.memory, cells);
   workspace.allocate();
   const auto at = [&](std::int64_t frame) { return frame * args.row.classes; };
+  const auto bytes = [&](const Share& share) {
+    return sizeof(T) * static_cast<std::size_t>(at(share.writes.end - share.writes.begin));
+  };
   for (const Gathered& array : arrays) {
     const View<T, 3> whole(array.memory, {1, args.row.frames, args.row.classes});
     if (array.out != nullptr) {
@@ -220,9 +220,9 @@ SplitCudaEngine::Partition SplitCudaEngine::State::on_one(const Args<T>& args) {
     }
     for (std::size_t i = 0; i < members.size(); ++i) {
       const Share& share = args.shares[i];
-      Frames{&members[i], &first}.copy(
-          (args.parts[i].*array.in).data() + at(share.writes.begin - share.reads.begin),
-          array.memory + at(share.writes.begin), at(share.writes.end - share.writes.begin));
+      members[i].give(first, array.memory + at(share.writes.begin),
+                      (args.parts[i].*array.in).data() + at(share.writes.begin - share.reads.begin),
+                      bytes(share));
     }
     row.*array.in = whole;
   }
@@ -234,9 +234,8 @@ SplitCudaEngine::Partition SplitCudaEngine::State::on_one(const Args<T>& args) {
     if (array.out == nullptr) continue;
     for (std::size_t i = 0; i < members.size(); ++i) {
       const Share& share = args.shares[i];
-      Frames{&first, &members[i]}.copy(array.memory + at(share.writes.begin),
-                                       (args.gradients[i].*array.out).data(),
-                                       at(share.writes.end - share.writes.begin));
+      first.give(members[i], (args.gradients[i].*array.out).data(),
+                 array.memory + at(share.writes.begin), bytes(share));
     }
   }
   return {first.read(value, 1)[0], first.read(status, 1)[0]};

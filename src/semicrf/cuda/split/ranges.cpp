@@ -35,8 +35,11 @@ void hold(PartOfRow& part, const ChunkCut& cut, std::int64_t frames) {
 }  // namespace
 
 std::int64_t slice_frames(std::int64_t frames) {
-  return std::max<std::int64_t>(gpu::kShortestSlice,
-                                32 * ceil_divide(ceil_divide(frames, gpu::kMaxSlices), 32));
+  const auto in = [&](std::int64_t slices) {
+    return 32 * ceil_divide(ceil_divide(frames, slices), 32);
+  };
+  const std::int64_t some = std::min<std::int64_t>(in(gpu::kSlices), gpu::kLongSlice);
+  return std::max({std::int64_t{gpu::kShortestSlice}, in(gpu::kMaxSlices), some});
 }
 
 std::vector<PartOfRow> split_row(const Call& call, const ChunkCuts& cuts, int devices) {

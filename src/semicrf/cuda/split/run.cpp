@@ -3,8 +3,45 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 namespace segfuse::semicrf {
+
+Staging::~Staging() {
+  if (memory_ != nullptr) queue_->release_pinned(memory_, bytes_);
+}
+
+std::byte* Staging::of(std::size_t bytes) {
+  if (bytes <= bytes_) return memory_;
+  if (memory_ != nullptr) queue_->release_pinned(memory_, bytes_);
+  memory_ = nullptr;
+  bytes_ = 0;
+  memory_ = queue_->allocate_pinned(bytes);
+  bytes_ = bytes;
+  return memory_;
+}
+
+template <class T>
+void Member::write(T* to, const std::vector<T>& values) const {
+  const std::size_t bytes = sizeof(T) * values.size();
+  std::byte* const pinned = staging->of(bytes);
+  std::memcpy(pinned, values.data(), bytes);
+  queue().copy(to, pinned, bytes, stream);
+  queue().synchronize(stream);
+}
+
+void Member::give(const Member& other, void* to, const void* from, std::size_t bytes) const {
+  constexpr std::size_t kMost = std::size_t{64} << 20;
+  for (std::size_t at = 0; at < bytes; at += kMost) {
+    const std::size_t n = std::min(kMost, bytes - at);
+    std::byte* const pinned = staging->of(n);
+    queue().copy(pinned, static_cast<const std::byte*>(from) + at, n, stream);
+    queue().synchronize(stream);
+    other.queue().copy(static_cast<std::byte*>(to) + at, pinned, n, other.stream);
+    other.queue().synchronize(other.stream);
+  }
+}
+
 namespace {
 
 /// A member's share of a cut: as many chunks as its longer pass has.
@@ -179,8 +216,8 @@ void ends_of(std::vector<Member>& members, T* final) {
 void gather_slots(const Member& member, const Member& first, double* const Call::* partial,
                   std::int64_t size, std::int64_t end) {
   const std::int64_t begin = member.part.slice * size;
-  first.write(first.call.*partial + begin,
-              member.read(member.call.*partial + begin, end * size - begin));
+  member.give(first, first.call.*partial + begin, member.call.*partial + begin,
+              sizeof(double) * static_cast<std::size_t>(end * size - begin));
 }
 
 template <class T>

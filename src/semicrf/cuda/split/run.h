@@ -9,9 +9,26 @@
 
 namespace segfuse::semicrf {
 
+/// Pinned memory of the host through which devices give each other what they found.
+class Staging {
+ public:
+  explicit Staging(std::shared_ptr<gpu::Queue> queue) : queue_(std::move(queue)) {}
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  /// What was there is lost.
+  std::byte* of(std::size_t bytes);
+
+ private:
+  std::shared_ptr<gpu::Queue> queue_;
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
 /// What one device works with.
 struct Member {
   CudaEngine::State* engine = nullptr;
+  Staging* staging = nullptr;
   StreamHandle stream;
   Call call{};
   PartOfRow part;
@@ -28,9 +45,9 @@ struct Member {
     return out;
   }
   template <class T>
-  void write(T* to, const std::vector<T>& values) const {
-    queue().write(to, values.data(), sizeof(T) * values.size(), stream);
-  }
+  void write(T* to, const std::vector<T>& values) const;
+  /// Copies this device's memory to another's, and waits for it.
+  void give(const Member& other, void* to, const void* from, std::size_t bytes) const;
 };
 
 /// The cuts of a row of these sizes and the devices' parts; no part: it is not split. `call` needs

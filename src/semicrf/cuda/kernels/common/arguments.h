@@ -9,7 +9,10 @@ namespace segfuse::semicrf::gpu {
 
 /// How rows are cut (common/cuts.cuh).
 inline constexpr int kShortestSlice = 64;
-inline constexpr int kMaxSlices = 256;
+inline constexpr int kSlices = 256;     ///< of rows whose slices are shorter than a long one
+inline constexpr int kLongSlice = 512;  ///< frames; rows with more get more slices
+inline constexpr int kMaxSlices = 2048;
+inline constexpr int kChunksOfCarry = 64;
 inline constexpr int kFramesOfGoldPart = 1024;
 inline constexpr int kMaxGoldParts = 64;
 inline constexpr int kMaxWays = 60000;
@@ -97,6 +100,9 @@ struct Chunks {
   int* scale;           ///< (B, 2, count, warm_up + 1)
   double* ratio;        ///< (B, 2, count) the chunk before it over this one
   int* ratio_exponent;  ///< (B, 2, count)
+  double* carry;        ///< (B, 2, carries) the product of ratios up to every kChunksOfCarry-th
+  int* carry_exponent;  ///< (B, 2, carries)
+  int carries;          ///< 0: there are few chunks
 };
 
 /// What the passes leave for the kernels after them. Linear rows: value = stored * ratio * 2^scale;

@@ -40,9 +40,11 @@ DEVICE bool is_due(const Call& call, int row, bool forward) {
 }
 
 /// Frames of a row's time slices: long enough to be worth a block, few enough that a running sum
-/// over them is cheap.
+/// over them is cheap, and no longer than that asks for.
 DEVICE int slice_frames(int length) {
-  return max(kShortestSlice, 32 * parts_of(parts_of(length, kMaxSlices), 32));
+  const int some = 32 * parts_of(parts_of(length, kSlices), 32);
+  const int many = 32 * parts_of(parts_of(length, kMaxSlices), 32);
+  return max(kShortestSlice, max(many, min(some, kLongSlice)));
 }
 
 /// Blocks that share a row's gold segments.

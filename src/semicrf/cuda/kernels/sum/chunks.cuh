@@ -68,6 +68,40 @@ KERNEL compare_chunks(const __grid_constant__ Call call) {
   if (!same) atomicOr(&call.lattice.flags[row], redo_flag(forward, call.chunks.round));
 }
 
+/// A product of ratios, kept near 1 by powers of two.
+struct Product {
+  double ratio;
+  int exponent;
+  DEVICE_MEMBER void take(const Call& call, long long index) {
+    ratio *= call.chunks.ratio[index];
+    exponent += call.chunks.ratio_exponent[index];
+    const int excess = exponent_bits(ratio) - 1023;
+    ratio = scaled(ratio, -excess);
+    exponent += excess;
+  }
+};
+
+/// grid (1, B, 2), one thread: the products that join_chunks goes on from.
+KERNEL carry_ratios(const __grid_constant__ Call call) {
+  const int row = blockIdx.y;
+  const int direction = blockIdx.z;
+  const bool forward = direction == 0;
+  if (!is_due(call, row, forward)) return;
+  if ((call.lattice.flags[row] & redo_flag(forward, call.chunks.round)) != 0) return;
+  const int length = row_length(call, row);
+  const int first = call.part.chunk[direction];
+  const int chunks = parts_of(length, chunk_steps(call, length));
+  const int end = min(chunks, call.part.chunk_end[direction]);
+  Product all{call.part.ratio[direction], call.part.ratio_exponent[direction]};
+  const long long carries = (2ll * row + direction) * call.chunks.carries;
+  for (int chunk = first + 1; chunk < end; ++chunk) {
+    all.take(call, chunk_place(call, row, forward, chunk));
+    if ((chunk - first) % kChunksOfCarry != 0) continue;
+    call.chunks.carry[carries + (chunk - first) / kChunksOfCarry] = all.ratio;
+    call.chunks.carry_exponent[carries + (chunk - first) / kChunksOfCarry] = all.exponent;
+  }
+}
+
 /// grid (chunks, B, 2): what a chunk lacks, the product of all ratios up to it, at its boundaries.
 KERNEL join_chunks(const __grid_constant__ Call call) {
   const int row = blockIdx.y;
@@ -78,23 +112,23 @@ KERNEL join_chunks(const __grid_constant__ Call call) {
   const int own = chunk * chunk_steps(call, length);
   if (chunk < 0 || (own >= length && chunk > 0) || !is_due(call, row, forward)) return;
   const bool redo = (call.lattice.flags[row] & redo_flag(forward, call.chunks.round)) != 0;
-  double ratio = redo ? 1.0 : call.part.ratio[direction];
-  int exponent = redo ? 0 : call.part.ratio_exponent[direction];
-  for (int i = call.part.chunk[direction] + 1; i <= chunk && !redo; ++i) {
-    const long long index = chunk_place(call, row, forward, i);
-    ratio *= call.chunks.ratio[index];
-    exponent += call.chunks.ratio_exponent[index];
-    const int excess = exponent_bits(ratio) - 1023;
-    ratio = scaled(ratio, -excess);
-    exponent += excess;
+  Product all{1.0, 0};
+  if (!redo) {
+    const int from = call.part.chunk[direction];
+    const int carried = call.chunks.carries > 0 ? (chunk - from) / kChunksOfCarry : 0;
+    const long long carry = (2ll * row + direction) * call.chunks.carries + carried;
+    all = carried > 0 ? Product{call.chunks.carry[carry], call.chunks.carry_exponent[carry]}
+                      : Product{call.part.ratio[direction], call.part.ratio_exponent[direction]};
+    for (int i = from + carried * kChunksOfCarry + 1; i <= chunk; ++i)
+      all.take(call, chunk_place(call, row, forward, i));
   }
   const int stop = min(length, own + chunk_steps(call, length));
   const long long base = static_cast<long long>(row) * (call.sizes.frames + 1);
   int* scale = (forward ? call.lattice.forward_scale : call.lattice.backward_scale) + base;
   double* ratios = (forward ? call.lattice.forward_ratio : call.lattice.backward_ratio) + base;
   for (int steps = own + (chunk > 0 ? 1 : 0) + threadIdx.x; steps <= stop; steps += blockDim.x) {
-    scale[forward ? steps : length - steps] += exponent;
-    ratios[forward ? steps : length - steps] = ratio;
+    scale[forward ? steps : length - steps] += all.exponent;
+    ratios[forward ? steps : length - steps] = all.ratio;
   }
 }
 
