@@ -146,6 +146,8 @@ TEST_P(GpuSplit, HasTheBitsOfOneDevice) {
   expect_bits_of_one(gaps, with(24, false));
   expect_bits_of_one(random_problem<double>(1, 330, 4, 3, false, gaussian, rng), with(12, true),
                      kSplit, 2);
+  // Parts that end where a chunk does.
+  expect_bits_of_one(random_problem<double>(1, 512, 4, 3, false, gaussian, rng), with(16, false));
   // More chunks than are joined from the first one on.
   const auto chain = random_problem<double>(1, 8 * 140, 1, 1, false, gaussian, rng);
   expect_bits_of_one(chain, with(4, false), kSplit, 2);

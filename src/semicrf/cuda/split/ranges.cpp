@@ -61,7 +61,7 @@ std::vector<PartOfRow> split_row(const Call& call, const ChunkCuts& cuts, int de
     for (const ChunkCut& cut : cuts) {
       if (cut.count < 2) continue;
       const std::int64_t steps = chunk_steps(frames, cut);
-      part.forward.push_back({chunk_of(part.own.begin, steps), chunk_of(part.own.end, steps) + 1});
+      part.forward.push_back({chunk_of(part.own.begin, steps), chunk_of(reach, steps) + 1});
       part.backward.push_back(
           {chunk_of(frames - reach, steps), chunk_of(frames - part.own.begin, steps) + 1});
       hold(part, cut, frames);

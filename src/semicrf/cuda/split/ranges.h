@@ -1,9 +1,9 @@
 #pragma once
 // Which part of one long row a device does.
 //
-// Time slices are dealt out in runs. A device needs the forward values of its slices' boundaries,
-// the backward values of these and of the K boundaries behind them, and for either the chunks of
-// the passes that they lie in. Chunks at a seam are computed on both sides, so every chunk has the
+// Time slices are dealt out in runs. A device needs the values of its slices' boundaries and of the
+// K boundaries behind them (of the forward pass only their scales), so the chunks of both passes
+// that these lie in. Chunks at a seam are computed on both sides, so every chunk has the
 // one before it on one device, and nothing but ratios goes from one device to another.
 
 #include <vector>
