@@ -1,12 +1,15 @@
 // One long row of the semi-Markov CRF over several CUDA devices: log Z alone, and with all
 // gradients, on 1 to all of the devices, scores in place. `same` says whether the results have the
-// bits of one device. Prints one JSON list of rows, or an empty one where there is no device.
+// bits of one device; reference_ms is the time of one. Prints one JSON list of rows, or an empty
+// one where there is no device.
 //   segfuse_bench_semicrf_split [T [K [C]]]
 
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -111,19 +114,26 @@ int main(int argc, char** argv) {
     p.with_start = p.with_end = p.with_initial = p.with_final = false;
     double first = 0.0;
     std::vector<float> bits;
+    std::array<double, 2> alone{};
     for (int devices = 1; devices <= present; devices *= 2) {
       Row row(p, devices);
       const SplitCudaEngine::Partition found = row.call(true);
       if (devices == 1) first = found.log_partition, bits = row.written();
       const bool same = found.log_partition == first && row.written() == bits;
-      for (const bool gradients : {false, true})
-        rows.push_back({{"name", fmt::format("{}_T{}_K{}_C{}", gradients ? "gradients" : "forward",
-                                             frames, longest, classes)},
-                        {"device", runtime::access_cuda(0).device->name()},
-                        {"devices", devices},
-                        {"ms", milliseconds(row, gradients)},
-                        {"split", found.split},
-                        {"same", same}});
+      for (const bool gradients : {false, true}) {
+        const double ms = milliseconds(row, gradients);
+        if (devices == 1) alone[gradients ? 1 : 0] = ms;
+        rows.push_back(
+            {{"name", fmt::format("{}_T{}_K{}_C{}_devices{}", gradients ? "loss_grad" : "forward",
+                                  frames, longest, classes, devices)},
+             {"device", runtime::access_cuda(0).device->name()},
+             {"threads", 1},
+             {"ms", ms},
+             {"error", std::abs(found.log_partition - first) / std::abs(first)},
+             {"reference_ms", alone[gradients ? 1 : 0]},
+             {"split", found.split},
+             {"same", same}});
+      }
     }
   }
   fmt::print("{}\n", rows.dump(1));
