@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "semicrf/cuda/engine_state.h"
 
@@ -13,12 +14,13 @@ void CudaEngine::State::prepare(const Call& call, StreamHandle stream) {
   const gpu::Sizes& n = call.sizes;
   gpu->fill(call.lattice.flags, 0, sizeof(int) * static_cast<std::size_t>(n.batch), stream);
   gpu->fill(call.factors.exponents, 0, sizeof(int) * 4, stream);
-  constexpr std::int64_t kFramesOfBlock = 8;
+  const unsigned lanes = std::min(32u, std::bit_ceil(static_cast<unsigned>(n.classes)));
+  const unsigned frames_of_block = 256 / lanes;
   const std::int64_t frames = std::min(n.frames, call.part.frame_end) - call.part.frame;
-  const std::int64_t blocks = ceil_divide(frames, kFramesOfBlock);
+  const std::int64_t blocks = ceil_divide(frames, frames_of_block);
   if (blocks > 0)
-    launch(common<T>("prepare_frames"), {side(blocks), side(n.batch)}, {32, kFramesOfBlock}, call,
-           stream);
+    launch(common<T>("prepare_frames"), {side(blocks), side(n.batch)}, {lanes, frames_of_block},
+           call, stream);
   const std::int64_t shared =
       static_cast<std::int64_t>(n.classes) * (slices_of(n) * n.classes + n.max_duration);
   launch(common<T>("prepare_shared"),

@@ -19,25 +19,30 @@ DEVICE double plain_factor(double score, bool& exact) {
   return exp2(fmax(fmin(bits, kLargestBits), -kLargestBits));
 }
 
-/// One warp a frame; blockDim (32, warps), grid (frames / warps, B).
+/// blockDim (lanes of a frame, frames of a block), the lanes a power of two within a warp; grid
+/// (blocks, B).
 KERNEL prepare_frames(const __grid_constant__ Call call) {
   const int row = blockIdx.y;
+  const int lanes = blockDim.x;
+  const int lane = threadIdx.x;
   const int t = call.part.frame + static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
-  const int classes = call.sizes.classes;
-  if (t >= min(row_length(call, row), call.part.frame_end)) return;
+  const bool mine = t < min(row_length(call, row), call.part.frame_end);
+  const int classes = mine ? call.sizes.classes : 0;
   const long long base = at_frame(call, row, t);
   bool exact = false;
   double best = minus_infinity();
-  for (int c = threadIdx.x; c < classes; c += 32) {
+  for (int c = lane; c < classes; c += lanes) {
     const double score = load(call.scores.emission, row, t, c);
     if (is_nan_or_inf_above(score)) report(call, kFaultEmission, base + c);
     best = fmax(best, score);
   }
-  best = warp_max(best) * kLog2E;
+  for (int other = lanes / 2; other > 0; other /= 2)
+    best = fmax(best, __shfl_xor_sync(kAllLanes, best, other));
+  best *= kLog2E;
   const bool reachable = best > minus_infinity() && best < 1e9;
   if (best <= -1e9 && best > minus_infinity()) exact = true;
   const int exponent = reachable && !exact ? static_cast<int>(floor(best)) : 0;
-  for (int c = threadIdx.x; c < classes; c += 32) {
+  for (int c = lane; c < classes; c += lanes) {
     const double bits = load(call.scores.emission, row, t, c) * kLog2E - exponent;
     if (bits < kSmallestEmissionBits && bits > minus_infinity()) exact = true;
     call.factors.emission[base + c] = bits > kSmallestEmissionBits ? exp2(bits) : 0.0;
@@ -52,7 +57,7 @@ KERNEL prepare_frames(const __grid_constant__ Call call) {
       call.factors.end[base + c] = plain_factor(score, exact);
     }
   }
-  if (threadIdx.x == 0)
+  if (mine && lane == 0)
     call.factors.frame_exponent[static_cast<long long>(row) * call.sizes.frames + t] = exponent;
   if (exact) atomicOr(&call.lattice.flags[row], static_cast<int>(kNeedsExact));
 }
