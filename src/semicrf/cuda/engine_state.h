@@ -35,11 +35,14 @@ struct DeviceWanted {
   bool any() const { return frames || transition || duration || ends || boundary || by_row; }
 };
 
-/// How a round of passes is cut in time; one chunk: not at all.
+/// How a round of passes is cut in time.
 struct ChunkCut {
-  int count = 1;                                ///< chunks of the longest row that may come
-  int least = std::numeric_limits<int>::max();  ///< frames of a chunk
+  int count = 1;        ///< chunks of the longest row that may come; of a part of one, its own
+  int least = kNotCut;  ///< frames of a chunk
   int warm_up = 0;
+
+  static constexpr int kNotCut = std::numeric_limits<int>::max();
+  bool is_cut() const { return least != kNotCut; }
 };
 /// The rounds of the passes of sums: every row is in the first one; the others take rows whose
 /// chunks did not fit together in the one before. The last one is not cut.

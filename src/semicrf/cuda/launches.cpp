@@ -92,7 +92,7 @@ void CudaEngine::State::linear_pass(Call& call, const ChunkCuts& cuts, unsigned 
   for (const ChunkCut& cut : cuts) {
     apply(cut, call);
     pass_chunks<T>(call, directions, stream);
-    if (cut.count > 1) join_chunks<T>(call, directions, stream);
+    if (cut.is_cut()) join_chunks<T>(call, directions, stream);
     ++call.chunks.round;
   }
 }

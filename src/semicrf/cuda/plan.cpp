@@ -258,17 +258,17 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
   const bool pairs_wanted = wanted.transition || (wanted.duration && n.by_duration != 0);
   workspace.add(call.transition_partial, pairs_wanted ? call.slots * pairs : 0);
   workspace.add(call.duration_partial, wanted.duration ? call.slots * durations : 0);
-  const std::int64_t chunks = call.chunks.count > 1 ? 2 * rows * call.chunks.count : 0;
+  const std::int64_t chunks = cuts[0].is_cut() ? 2 * rows * cuts[0].count : 0;
   std::int64_t warm_ups = 0;  // boundaries before chunks
   for (const ChunkCut& cut : cuts)
-    if (cut.count > 1)
+    if (cut.is_cut())
       warm_ups = std::max<std::int64_t>(warm_ups, 2 * rows * cut.count * (cut.warm_up + 1));
   workspace.add(call.chunks.source, warm_ups * n.classes);
   workspace.add(call.chunks.value, warm_ups * n.classes);
   workspace.add(call.chunks.scale, warm_ups);
   workspace.add(call.chunks.ratio, chunks);
   workspace.add(call.chunks.ratio_exponent, chunks);
-  const std::int64_t carries = 2 * rows * carries_of(call.chunks.count);
+  const std::int64_t carries = 2 * rows * carries_of(cuts[0].count);
   workspace.add(call.chunks.carry, carries);
   workspace.add(call.chunks.carry_exponent, carries);
   workspace.add(call.lattice.forward_ratio, chunks > 0 ? boundaries : 0);

@@ -160,6 +160,27 @@ TEST_P(GpuSplit, HasTheBitsOfOneDevice) {
   expect_bits_of_one(p, with(12, false), kSplit, 2);
 }
 
+/// Whatever way a row takes, it has the bits of one device.
+TEST_P(GpuSplit, RandomRows) {
+  static std::uint64_t seed = 8;  // others where the test is repeated
+  Rng rng(seed++);
+  for (int round = 0; round < 6; ++round) {
+    const auto pick = [&](std::uint64_t n) { return static_cast<std::int64_t>(rng.below(n)); };
+    auto p = random_problem<double>(1, 150 + pick(350), 1 + pick(4), 1 + pick(3), false,
+                                    round % 3 == 2 ? Draw(wide) : Draw(gaussian), rng);
+    p.with_start = pick(2) == 0;
+    p.with_end = pick(2) == 0;
+    p.with_initial = pick(2) == 0;
+    const CudaOptions options = with(p.K + pick(24), pick(4) == 0);
+    const Wanted wanted{pick(4) != 0, pick(4) != 0, pick(4) != 0};
+    const int n = static_cast<int>(2 + pick(4));
+    SCOPED_TRACE(::testing::Message() << "T " << p.T_ << " K " << p.K << " C " << p.C << " warm-up "
+                                      << options.warm_up << ", " << n << " devices");
+    EXPECT_TRUE(partition_over({gpu}, options, p, wanted) ==
+                partition_over(devices(gpu, is_device(), n), options, p, wanted));
+  }
+}
+
 /// Rows that are done in two rounds, that no cut settles, and that leave the range of doubles.
 TEST_P(GpuSplit, RowsThatAreDoneAgain) {
   Rng rng(53);

@@ -59,7 +59,7 @@ std::vector<PartOfRow> split_row(const Call& call, const ChunkCuts& cuts, int de
     const std::int64_t reach =
         std::min(frames, part.own.end + call.sizes.max_duration + kReadAhead);
     for (const ChunkCut& cut : cuts) {
-      if (cut.count < 2) continue;
+      if (!cut.is_cut()) continue;
       const std::int64_t steps = chunk_steps(frames, cut);
       part.forward.push_back({chunk_of(part.own.begin, steps), chunk_of(reach, steps) + 1});
       part.backward.push_back(

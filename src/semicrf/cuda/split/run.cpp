@@ -124,7 +124,7 @@ void adopt(const Member& member) {
 template <class T>
 bool pass_in_rounds(std::vector<Member>& members, const ChunkCuts& cuts, int directions) {
   int flags = 0;
-  for (std::size_t round = 0; round < cuts.size() && cuts[round].count > 1; ++round) {
+  for (std::size_t round = 0; round < cuts.size() && cuts[round].is_cut(); ++round) {
     for (Member& member : members) {
       enter_round(member, cuts[round], round);
       member.engine->pass_chunks<T>(member.call, side(directions), member.stream);

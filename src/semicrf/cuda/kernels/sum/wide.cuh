@@ -160,7 +160,7 @@ struct WidePass {
   /// Loads of step i begin: of the first class that the thread has.
   DEVICE_MEMBER void ask_for_frame(const Call& call, int i) {
     const int j = threadIdx.x;
-    if (i >= length || j >= own) return;
+    if (i >= stop || j >= own) return;
     const long long at = at_frame(call, row, forward ? i : length - 1 - i) + begin + j;
     const double* enters = forward ? call.factors.start : call.factors.end;
     const double* leaves = forward ? call.factors.end : call.factors.start;
@@ -171,7 +171,7 @@ struct WidePass {
 
   /// Factors of the pass's step i, which have been asked for; asks for those of the next.
   DEVICE_MEMBER void load_frame(const Call& call, int i) {
-    if (i >= length) return;
+    if (i >= stop) return;
     const long long at = at_frame(call, row, forward ? i : length - 1 - i) + begin;
     const double* enters = forward ? call.factors.start : call.factors.end;
     const double* leaves = forward ? call.factors.end : call.factors.start;
