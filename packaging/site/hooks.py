@@ -86,9 +86,13 @@ def _source_page(path):
     return f"{UNSEARCHED}# {path}\n\n```{language}\n{place.read_text()}```\n"
 
 
+def _docs():
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+
+
 def _linked_files():
     """Files and folders of the tree that pages link to and that are no pages themselves."""
-    found, texts = set(), [*BESIDE_DOCS, *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    found, texts = set(), [*BESIDE_DOCS, *_docs()]
     for path in texts:
         for _, link in pages.links_of((ROOT / path).read_text()):
             target = path if ELSEWHERE.match(link) else _target(path, link)[0]
