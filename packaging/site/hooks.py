@@ -25,7 +25,18 @@ COMMENT = re.compile(r"^ *<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:|^#")
 
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n\n"
+# Beside a table's code: what axe-core found (links and comments without contrast, tabs, footer).
 STYLE = """.md-typeset table code { white-space: nowrap; }
+.md-typeset :is(p, li, td) a:not(.headerlink) { text-decoration: underline; }
+.md-tabs__link { opacity: 1; }
+.md-copyright { color: #b0b0b0; }
+[data-md-color-scheme="default"] { --md-code-hl-comment-color: #595959; }
+[data-md-color-scheme="slate"] { --md-code-hl-comment-color: #b4b7c3; }
+"""
+# Wide tables scroll; a keyboard reaches them only if they take the focus.
+SCRIPT = """document$.subscribe(() => setTimeout(() => {
+  for (const wide of document.querySelectorAll(".md-typeset__scrollwrap")) wide.tabIndex = 0;
+}));
 """
 PYTHON = {
     "segfuse": (
@@ -122,6 +133,7 @@ def on_files(files, config):
     for path in _linked_files():
         files.append(File.generated(config, _site_place(path), content=_source_page(path)))
     files.append(File.generated(config, "site.css", content=STYLE))
+    files.append(File.generated(config, "site.js", content=SCRIPT))
     files.append(File.generated(config, "python_reference.md", content=_python_reference()))
     return files
 
@@ -141,6 +153,10 @@ def on_page_markdown(markdown, page, config, files):
         return f"]({there}{'#' + anchor if anchor else ''})"
 
     return LINK.sub(moved, _deeper_items(COMMENT.sub("", markdown)))
+
+
+def on_post_page(output, page, config):
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
 
 
 def _deeper_items(markdown):

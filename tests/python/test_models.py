@@ -441,7 +441,7 @@ def test_orders_that_are_none_are_refused(place, model):
     for order, kind, words in (
         ("s00 zz", segfuse.DataError, "the order:1:5: the model has no label"),
         (["s00", "zz"], segfuse.UsageError, "'zz'"),
-        (["s00"] * 5000, segfuse.DataError, "is it the order of this recording"),
+        (["s00"] * 5000, segfuse.DataError, "check that the order belongs to this recording"),
         ("", segfuse.DataError, "no labels"),
     ):
         with pytest.raises(kind, match=words):

@@ -235,7 +235,7 @@ Extents Rule::permuted() const {
   Extents result;
   for (const std::int64_t from : perm) {
     const std::size_t a = axis(from, perm.size());
-    if (seen[a]) fail("axis {} stands twice in perm", from);
+    if (seen[a]) fail("perm names axis {} twice", from);
     seen[a] = true;
     result.push_back(shape(0)[a]);
   }

@@ -93,7 +93,7 @@ const Row kRows[] = {
     {"logsumexp", "x:f32[N, M]", "logsumexp(%x) {axes=[0, 1]}", "f32[]", "x:i64[N]",
      "logsumexp(%x) {axes=[0]}", "logsumexp: needs a floating point operand; found i64[N]"},
     {"permute", "x:bool[N, M, 3]", "permute(%x) {perm=[2, 0, 1]}", "bool[3, N, M]", "x:f32[N, M]",
-     "permute(%x) {perm=[0, 0]}", "permute: axis 0 stands twice in perm"},
+     "permute(%x) {perm=[0, 0]}", "permute: perm names axis 0 twice"},
     {"broadcast", "x:f32[N, 1]", "broadcast(%x) {axes=[1, 2], shape=[M, N, 4]}", "f32[M, N, 4]",
      "x:f32[N, 2]", "broadcast(%x) {axes=[0, 1], shape=[N, 4]}",
      "broadcast: f32[N, 2] cannot be broadcast to [N, 4]: axis 1 is neither 1 nor equal"},
