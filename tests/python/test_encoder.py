@@ -267,7 +267,7 @@ def test_the_same_architecture_learns_the_same(tmp_path):
     given = train(tmp_path / "given", module)
     assert given.parameter_count == own.parameter_count
     assert np.abs(own.parameters["stem.weight"] - first["stem.weight"]).max() > 1e-3
-    for name, parameter in module.pairs():  # it holds what was trained
+    for name, parameter in module.pairs():  # has the trained weights
         np.testing.assert_allclose(in_our_layout(parameter), own.parameters[name], atol=1e-4)
     for name in ("emission.weight", "crf.transition", "crf.duration"):
         np.testing.assert_allclose(given.parameters[name], own.parameters[name], atol=1e-4)
