@@ -549,7 +549,7 @@ def test_a_fusion_refuses():
         (lambda: f.apply("sum", x), "expected ['axes']"),
         (lambda: f.build(), "has no output"),
         (lambda: f.input("x", "f4", ()), "'x' already"),
-        (lambda: f.input("y", "f4", ("2N",)), "no name of a size"),
+        (lambda: f.input("y", "f4", ("2N",)), "not a name of a size"),
         (lambda: f.input("y", "f4", (1.5,)), "found 1.5 as a size"),
     ]:
         with pytest.raises(segfuse.UsageError) as error:

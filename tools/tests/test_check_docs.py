@@ -108,6 +108,24 @@ class Docs(CheckerTest):
         self.write("docs/c.md", "# C\n")
         self.assert_found("docs/c.md:1: packaging/site/mkdocs.yml does not name this page")
 
+    def test_messages(self):
+        self.write(
+            "src/a.cpp",
+            'f("{} is no number; "\n  "replace it by --overwrite");  // a comment: "x is no y"\n'
+            'g("is no name");\nconstexpr int kMostRows = 3;\nh("there is no file of this name");\n',
+        )
+        self.write(
+            "python/b.py",
+            '"""A path is no text here."""\nfail(f"{x} was asked for, expected {y}")\n',
+        )
+        self.assert_found(
+            "src/a.cpp:1: 'is no number' in a message; say it in plain words",
+            "src/a.cpp:1: 'by --overwrite' in a message; say it in plain words",
+            "src/a.cpp:3: 'is no name' in a message; say it in plain words",
+            "src/a.cpp:4: the name kMostRows; a limit is a kMax or a kMin",
+            "python/b.py:2: 'asked for' in a message; say it in plain words",
+        )
+
     def test_decisions(self):
         head = "Status: accepted. Date: 2026-11-26.\n\nText.\n"
         self.write("docs/decisions/001-a.md", f"# 001. The first\n\n{head}")

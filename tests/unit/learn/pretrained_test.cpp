@@ -147,10 +147,10 @@ TEST_F(Pretrained, MalformedIndexesAreRefused) {
   EXPECT_EQ(said_of_index(entry("tones", good)), "accepted");
   for (const char* name : {"", "..", "../x", "a/b", "Tones", "a b", "a.b"})
     EXPECT_THAT(said_of_index(entry(name, good)),
-                AllOf(HasSubstr("index.toml:2:"), HasSubstr("is no name of a model")))
+                AllOf(HasSubstr("index.toml:2:"), HasSubstr("is not a name of a model")))
         << name;
   for (const std::string& hash : {std::string(), std::string(63, 'a'), std::string(64, 'A')})
-    EXPECT_THAT(said_of_index(entry("tones", hash)), HasSubstr("is no SHA-256; expected 64"));
+    EXPECT_THAT(said_of_index(entry("tones", hash)), HasSubstr("is not a SHA-256; expected 64"));
   for (const char* key : {"name", "title", "recordings", "licence", "figure", "sample_rate",
                           "hop_ms", "labels", "bytes", "sha256"}) {
     std::string text = entry("tones", good);
