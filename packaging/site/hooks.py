@@ -30,8 +30,12 @@ STYLE = """.md-typeset table code { white-space: nowrap; }
 .md-typeset :is(p, li, td) a:not(.headerlink) { text-decoration: underline; }
 .md-tabs__link { opacity: 1; }
 .md-copyright { color: #b0b0b0; }
-[data-md-color-scheme="default"] { --md-code-hl-comment-color: #595959; }
-[data-md-color-scheme="slate"] { --md-code-hl-comment-color: #b4b7c3; }
+[data-md-color-scheme="default"] {
+  --md-code-hl-comment-color: #595959; --md-code-hl-operator-color: #595959;
+}
+[data-md-color-scheme="slate"] {
+  --md-code-hl-comment-color: #b4b7c3; --md-code-hl-operator-color: #b4b7c3;
+}
 """
 # Wide tables scroll; a keyboard reaches them only if they take the focus.
 SCRIPT = """document$.subscribe(() => setTimeout(() => {
