@@ -251,6 +251,9 @@ def masked(values):
 
 def test_masked_arrays(torch, jax):
     """A mask is refused wherever an array comes in; it would get lost in silence."""
+    import segfuse.jax
+    import segfuse.torch
+
     x, ones = random_model(lengths=(5, 4)).inputs(), np.ones((2, 3), np.float32)
     calls = [
         (f"{name} is", lambda name=name: segfuse.log_partition(**x | {name: masked(x[name])}))

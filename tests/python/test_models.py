@@ -256,7 +256,7 @@ def test_other_segmentations(place, model):
         (lambda m, x: m.decode(x, 16000, k_best=-1), segfuse.UsageError, "k_best is -1"),
         (lambda m, x: m.decode(x, 16000, k_best=10**6), segfuse.UsageError, "expected 0 to 1000"),
         (lambda m, x: m.decode("\udce9.wav"), segfuse.DataError, "\udce9.wav: "),
-        (lambda m, x: m.align(x, "\udce9", 16000), segfuse.UsageError, "a text in UTF-8"),
+        (lambda m, x: m.align(x, "\udce9", 16000), segfuse.UsageError, "a string that UTF-8"),
         (lambda m, x: m.decode(x, 16000, seed=1.5), segfuse.UsageError, "seed is 1.5"),
         (lambda m, x: m.decode_all([x, x[None]], 16000), segfuse.UsageError, "recording 1 has"),
     ],

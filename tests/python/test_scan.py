@@ -272,7 +272,7 @@ def test_a_bidirectional_lstm_is_that_of_pytorch():
         (lambda x: segfuse.scan(lambda h, v: (h, h), x[0]), "found neither xs nor length"),
         (lambda x: segfuse.scan(lambda h, v: (h, h), x, length=-1), "length is -1"),
         (lambda x: segfuse.scan(lambda h, v: (h, h), x, length="a"), "expected a size"),
-        (lambda x: segfuse.scan(lambda h, v: (h, h), x[0], x.sum()), "expected an axis to go"),
+        (lambda x: segfuse.scan(lambda h, v: (h, h), x[0], x.sum()), "expected at least one axis"),
         (
             lambda x: segfuse.scan(
                 lambda h, v: (h, sf.random_uniform(sf.astype(v[:2], "int64"), (3,))), x[0], x

@@ -332,7 +332,7 @@ def relabelled(*rows):
         (with_(labels=relabelled((0, 1))), segfuse.UsageError, r"labels\[1\]\[0\] is \(0, 1\)"),
         (with_(labels=relabelled("abc")), segfuse.UsageError, r"labels\[1\]\[0\] is 'abc'"),
         (with_(labels=relabelled((0, 1, 2))), segfuse.UsageError, r"labels\[1\]\[0\] is 2, exp"),
-        (with_(labels=relabelled((0, 1, "\udce9"))), segfuse.UsageError, "a text in UTF-8"),
+        (with_(labels=relabelled((0, 1, "\udce9"))), segfuse.UsageError, "a string that UTF-8"),
         (
             with_(recordings=spoilt(1e300)),
             segfuse.DataError,
@@ -343,7 +343,7 @@ def relabelled(*rows):
             segfuse.UsageError,
             "two places for the data: data.path is 'elsewhere', and recordings in memory",
         ),
-        (with_(tier="\udce9"), segfuse.UsageError, "tier is '.udce9', expected a text in UTF-8"),
+        (with_(tier="\udce9"), segfuse.UsageError, "tier is '.udce9', expected a string that UTF-8"),
         (with_(labels=relabelled((0, "b", "c"))), segfuse.UsageError, "'b', expected a number"),
         (
             with_(labels=relabelled((0, np.nan, "a"))),
