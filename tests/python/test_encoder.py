@@ -398,7 +398,7 @@ def test_recordings_longer_than_a_table_are_refused(tmp_path):
     assert "encoder.frozen" not in model.parameters
     with pytest.raises(segfuse.DataError, match="300 frames; the encoder takes at most 260"):
         model.decode(np.zeros((300, 3), np.float32))
-    with pytest.raises(segfuse.DataError, match="has not"):
+    with pytest.raises(segfuse.DataError, match="but the module does not"):
         segfuse.Model.load(model.path, encoder=nn.Linear(3, 4))
 
 
