@@ -43,9 +43,23 @@ Option Option::excludes(Option other) {
 Command Command::add(const std::string& name, const std::string& description) {
   return Command(*app_->add_subcommand(name, description));
 }
+
+namespace {
+
+/// Refuses `--name ""`: the parser would read a number from it as 0, and commands take an empty
+/// text as an option that was left out.
+CLI::Option* without_empty_values(CLI::Option* option) {
+  if (option->get_positional()) return option;
+  return option->check([](const std::string& text) -> std::string {
+    return text.empty() ? "the value is empty; give one, or leave the option out" : "";
+  });
+}
+
+}  // namespace
+
 template <class T>
 Option Command::option(const std::string& name, T& value, const std::string& help) {
-  return Option(app_->add_option(name, value, help));
+  return Option(without_empty_values(app_->add_option(name, value, help)));
 }
 template Option Command::option(const std::string&, std::string&, const std::string&);
 template Option Command::option(const std::string&, std::filesystem::path&, const std::string&);
@@ -58,7 +72,8 @@ template Option Command::option(const std::string&, std::vector<std::filesystem:
                                 const std::string&);
 Option Command::option_to(const std::string& name, std::function<void(const std::string&)> store,
                           const std::string& help) {
-  return Option(app_->add_option_function<std::string>(name, std::move(store), help));
+  return Option(
+      without_empty_values(app_->add_option_function<std::string>(name, std::move(store), help)));
 }
 Option Command::flag(const std::string& name, bool& value, const std::string& help) {
   return Option(app_->add_flag(name, value, help));
@@ -196,10 +211,11 @@ int run(int argc, char** argv, Common& common) {
   app.fallthrough();
   app.add_flag("--json", common.json, "Print the result as JSON");
   app.add_flag("--overwrite", common.overwrite,
-               "Replace files that are in the way and that segfuse did not write");
+               "Replace existing files that segfuse did not write");
   bool report_kernels = false;
-  app.add_flag("--report-kernels", report_kernels,
-               "Print what each kernel needs that is made on the way, as doctor kernel does");
+  app.add_flag(
+      "--report-kernels", report_kernels,
+      "Print the resources of each kernel that the command compiles, as doctor kernel does");
   add_options(app, options);
   app.parse_complete_callback([&] {
     Context::set_process_default(options);
@@ -232,7 +248,7 @@ int run(int argc, char** argv, Common& common) {
     if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
         list_commands(app, common.json))
       return fail(common, ExitCode::kUsage,
-                  "no command was named; segfuse --help has options and examples");
+                  "no command was given; segfuse --help lists commands, options and examples");
     return fail(common, ExitCode::kUsage, usage_message(app, error));
   }
   if (!common.json) put("{}", kernels_text(common));

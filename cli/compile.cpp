@@ -69,8 +69,10 @@ std::vector<std::string> write_emitted(const Program& program, const CompileArgu
   if (arguments.dump.empty() && arguments.emit == "c") {
     const std::filesystem::path header = std::filesystem::path(path).replace_extension(".h");
     if (header == path)
-      throw UsageError(fmt::format(
-          "--out={}: the header is written beside it as .h; let it end in .c", arguments.out));
+      throw UsageError(
+          fmt::format("--out={}: expected a file name that ends in .c, because the header is "
+                      "written beside it as .h",
+                      arguments.out));
     files.emplace_back(header, program.emit("h", options_of(arguments)));
   }
   write_outputs(files, common.overwrite);
@@ -82,9 +84,9 @@ std::vector<std::string> write_emitted(const Program& program, const CompileArgu
 std::string text_of(const Program& program, const CompileArguments& arguments) {
   if (arguments.dump.empty()) return program.emit(arguments.emit, options_of(arguments));
   if (!arguments.dump.starts_with(kAfter))
-    throw UsageError(
-        fmt::format("--dump={} is not understood; write --dump=after:PASS (--passes lists them)",
-                    arguments.dump));
+    throw UsageError(fmt::format(
+        "--dump={} is not understood; write --dump=after:PASS (--passes lists the passes)",
+        arguments.dump));
   return program.after_pass(std::string_view(arguments.dump).substr(kAfter.size()));
 }
 
@@ -146,7 +148,7 @@ SizeExamples parse_sizes(const std::vector<std::string>& texts) {
 
 void add_compile(Command app, Common& common) {
   Command command =
-      app.add("compile", "Check a program in its text form and print what it becomes");
+      app.add("compile", "Check a program in text form and print what the compiler makes of it");
   const auto arguments = std::make_shared<CompileArguments>();
   command.option("file", arguments->file, "The program (.sf)").required();
   command
@@ -155,15 +157,18 @@ void add_compile(Command app, Common& common) {
       .shows_default();
   command.option("--dump", arguments->dump, "Print the program after a pass instead: after:PASS");
   command.option("--size", arguments->sizes,
-                 "A size like those to come, as B=32 (again for others)");
+                 "A typical value of a size, as B=32 (may be repeated)");
   command.option("--out", arguments->out,
                  "Write to this file; a program in C gets its header beside it");
   command.flag("--excess-precision", arguments->excess_precision,
-               "Round 16-bit values where kernels store them, not after each operation");
-  command.option("--name", arguments->function, "What the function of --emit=c is called");
-  command.option("--arch", arguments->architecture, "What --emit=cubin and html are for")
+               "Round 16-bit values only where kernels store them, not after each operation");
+  command.option("--name", arguments->function, "Name of the function that --emit=c writes");
+  command
+      .option("--arch", arguments->architecture,
+              "GPU architecture for --emit=cubin and --emit=html")
       .shows_default();
-  command.flag("--passes", arguments->passes, "List the passes with their times instead");
+  command.flag("--passes", arguments->passes,
+               "List the passes and their times instead of the program");
   command.footer(
       "\nExamples:\n  segfuse compile examples/layer_norm.sf --emit=segments\n"
       "  segfuse compile examples/layer_norm.sf --emit=c --out layer_norm.c\n"
@@ -178,7 +183,7 @@ void add_compile(Command app, Common& common) {
       return;
     }
     if (arguments->emit == "cubin" && arguments->out.empty())
-      throw UsageError("--emit=cubin gives machine code, not text; write it to a file by --out");
+      throw UsageError("--emit=cubin gives machine code, not text; name a file with --out");
     const std::string text = text_of(program, *arguments);
     std::vector<std::string> files;
     if (!arguments->out.empty()) files = write_emitted(program, *arguments, text, common);

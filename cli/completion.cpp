@@ -135,7 +135,7 @@ std::string completion_script(const CommandTree& tree, const std::string& shell)
 
 void add_completion(Command app, const Common& common) {
   auto shell = std::make_shared<std::string>();
-  Command command = app.add("completion", "Print a script that completes commands in a shell");
+  Command command = app.add("completion", "Print a shell script that completes commands");
   command.option("shell", *shell, "bash, zsh or fish")
       .required()
       .is_one_of({"bash", "zsh", "fish"});

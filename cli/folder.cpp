@@ -44,8 +44,9 @@ void add_folder_choice(Command command, FolderChoice& choice) {
   command.option("--group", choice.group,
                  "Keep recordings of a speaker or animal in one set: folder, a column of the "
                  "manifest, or an expression as ^(bird[0-9]+)_");
-  command.option("--frame-rate", choice.frame_rate,
-                 "Rows a second of recordings that are no audio; default: what their labels say");
+  command.option(
+      "--frame-rate", choice.frame_rate,
+      "Rows per second of recordings that are not audio; default: derived from their labels");
 }
 
 void prepare(TrainOptions& options, const FolderChoice& choice) {
@@ -54,7 +55,8 @@ void prepare(TrainOptions& options, const FolderChoice& choice) {
     refuse_table(options.config);
     if (!choice.preset.empty())
       throw UsageError(
-          "--preset is for a folder of recordings; a TOML file says all that a preset says");
+          "--preset is for a folder of recordings; leave it out with a TOML file, which sets what "
+          "a preset sets");
     if (!choice.tier.empty()) options.overrides.push_back("data.tier=" + choice.tier);
     if (!choice.group.empty()) options.overrides.push_back("data.group=" + choice.group);
     if (!choice.frame_rate.empty())
@@ -96,13 +98,12 @@ void add_init(Command app, Common& common) {
     const std::filesystem::path& folder = options->folder;
     if (!std::filesystem::is_directory(folder, failure))
       throw UsageError(
-          fmt::format("'{}' is no folder; init looks at the recordings of one", folder.string()));
+          fmt::format("'{}' is not a folder; expected a folder of recordings", folder.string()));
     if (options->out.empty()) options->out = output_name(folder) + ".toml";
     if (!common.overwrite && std::filesystem::exists(options->out, failure))
-      throw UsageError(
-          fmt::format("{}: is there already; name another file with --out, or pass "
-                      "--overwrite",
-                      options->out.string()));
+      throw UsageError(fmt::format(
+          "{}: the file exists already; name another one with --out, or pass --overwrite",
+          options->out.string()));
     FolderOptions how = folder_options(options->choice);
     how.folder = folder;
     how.allow_commands = options->allow_commands;
@@ -120,7 +121,7 @@ void add_init(Command app, Common& common) {
 void add_config(Command app, Common& common) {
   auto markdown = std::make_shared<bool>(false);
   Command command = app.add("config", "Explain the keys of a configuration");
-  command.flag("--markdown", *markdown, "As the page docs/configuration.md");
+  command.flag("--markdown", *markdown, "Print the page docs/configuration.md");
   command.footer("\nExample:\n  segfuse config");
   command.runs([markdown, &common] {
     if (*markdown) {

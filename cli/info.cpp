@@ -10,7 +10,8 @@
 namespace segfuse::cli {
 
 void add_info(Command app, Common& common) {
-  Command command = app.add("info", "What this build and this machine can do, and all options");
+  Command command =
+      app.add("info", "Show what this build and this machine support, and all options");
   command.runs([&common] {
     const Options values = Context::process_default().options();
     nlohmann::ordered_json json = {{"version", version()}};

@@ -31,8 +31,9 @@ void on_refused_memory() {
 /// Where an exception cannot come up (in a library without exceptions), memory that runs out is
 /// still not taken for a fault of ours.
 [[noreturn]] void on_terminate() {
-  std::fprintf(stderr, "segfuse: %s\n",
-               memory_refused ? kOutOfMemory : "unexpected: the process had to end");
+  std::fprintf(
+      stderr, "segfuse: %s\n",
+      memory_refused ? kOutOfMemory : "unexpected: the process ended because of an exception");
   std::_Exit(static_cast<int>(memory_refused ? ExitCode::kDevice : ExitCode::kInternal));
 }
 

@@ -54,8 +54,7 @@ void list_models(const Common& common) {
   }
   for (const PretrainedModel& model : models) put_model(model);
   if (!models.empty()) {
-    put("segfuse models NAME prints a model's card; commands take the name in the place of a "
-        "file\n");
+    put("segfuse models NAME prints a model's card; commands accept the name in place of a file\n");
     return;
   }
   put("no pretrained models; looked in\n");
@@ -82,7 +81,7 @@ void add_models(Command app, Common& common) {
   Command command = app.add("models", "List the pretrained models that are installed");
   command.option("name", *name, "Print the card of this one: data, licence, figures, limits");
   command.footer(
-      "\nSEGFUSE_MODELS names more folders of models, with colons between them.\n\nExamples:\n"
+      "\nSEGFUSE_MODELS names more folders of models, separated by colons.\n\nExamples:\n"
       "  segfuse models\n  segfuse models ecg-waves\n"
       "  segfuse train recordings --init ecg-waves --out out/mine");
   command.runs([name, &common] {

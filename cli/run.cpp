@@ -179,14 +179,14 @@ std::vector<std::filesystem::path> files_of(const std::vector<std::string>& name
     if (!overwrite && std::filesystem::symlink_status(paths.back(), ignored).type() !=
                           std::filesystem::file_type::not_found)
       throw UsageError(
-          fmt::format("{} is there already; pass --overwrite to replace it, or another --out",
+          fmt::format("{} exists already; pass --overwrite to replace it, or choose another --out",
                       paths.back().string()));
   }
   std::error_code error;
   std::filesystem::create_directories(arguments.out, error);
   if (!std::filesystem::is_directory(arguments.out))
-    throw DataError(
-        fmt::format("--out {}: is no folder and cannot be made one", arguments.out.string()));
+    throw DataError(fmt::format("--out {}: this is not a folder, and none can be made there",
+                                arguments.out.string()));
   return paths;
 }
 
@@ -248,19 +248,18 @@ void run_program(const RunArguments& arguments, Common& common) {
 }  // namespace
 
 void add_run(Command app, Common& common) {
-  Command command = app.add("run", "Run a program in its text form on arrays of NumPy's");
+  Command command = app.add("run", "Run a program in text form on NumPy arrays");
   const auto arguments = std::make_shared<RunArguments>();
   command.option("file", arguments->file, "The program (.sf)").required();
   command
       .option("--input", arguments->inputs,
-              "NAME=FILE.npy for each input that the program has no values for in comments")
+              "NAME=FILE.npy for each input whose values are not in comments of the program")
       .takes_one_at_a_time();
   command.option("--size", arguments->sizes,
-                 "A size of inputs whose values stand in comments, as B=32");
-  command.option("--out", arguments->out,
-                 "Write each output to NAME.npy in this folder, as well as a summary");
+                 "A size of inputs whose values are in comments of the program, as B=32");
+  command.option("--out", arguments->out, "Also write each output to NAME.npy in this folder");
   command.flag("--excess-precision", arguments->excess_precision,
-               "Round 16-bit values where kernels store them, not after each operation");
+               "Round 16-bit values only where kernels store them, not after each operation");
   command.footer(
       "\nExamples:\n  segfuse run program.sf --input x=x.npy --input scale=scale.npy\n"
       "  segfuse run program.sf --input x=x.npy --out results --backend reference");

@@ -10,22 +10,24 @@ namespace segfuse::cli {
 void add_stream(Command app) {
   auto options = std::make_shared<StreamOptions>();
   auto lookahead = std::make_shared<std::string>();
-  Command command = app.add("stream", "Label standard input while it comes");
+  Command command = app.add("stream", "Label standard input as it arrives");
   command.option("model", options->model, kModel).required();
   command
       .option("--encoding", options->encoding,
-              "What comes; default: text for a model of values, else wav if it begins so, or s16le")
+              "Encoding of the input; default: text for a model of values, else wav if the input "
+              "has a WAV header, else s16le")
       .is_one_of({"wav", "s16le", "f32le", "text"});
   command.option("--rate", options->sample_rate,
-                 "Of samples without a header, in Hz; default: the model's");
-  command.option("--channels", options->channels, "Of what has no header, alternating; default: 1");
+                 "Sample rate of input without a header, in Hz; default: the model's");
+  command.option("--channels", options->channels,
+                 "Channels of input without a header, interleaved; default: 1");
   command.option("--channel", options->channel, kChannel);
   command.option("--lookahead", *lookahead,
-                 "Seconds after which a boundary is decided at the latest; default: when nothing "
-                 "that follows can change it");
+                 "Maximum delay, in seconds, after which a boundary is decided; default: until no "
+                 "later input can change it");
   command.footer(
-      "\nOne JSON object a line and segment: {\"start\": 0.0, \"end\": 0.35, \"label\": \"a\"}, in "
-      "seconds,\nas soon as it is final.\n\nExample:\n"
+      "\nPrints one line of JSON for each segment as soon as it is final, with times in "
+      "seconds:\n{\"start\": 0.0, \"end\": 0.35, \"label\": \"a\"}\n\nExample:\n"
       "  arecord -t raw -f S16_LE -r 16000 | segfuse stream out/speech --lookahead 2");
   command.runs([options, lookahead] {
     if (!lookahead->empty())

@@ -43,16 +43,17 @@ std::shared_ptr<Arguments> add_arguments(Command command) {
   command.option("--set", training.overrides, "Override one setting of all runs")
       .takes_one_at_a_time();
   command.option("--init", training.init,
-                 "Begin every run with the weights of this model, as in train");
+                 "Start every run from the weights of this model, as in train");
   command.option("--folds", arguments->study.folds,
-                 "Deal the recordings into so many folds; each is the test set once");
+                 "Number of folds of the recordings; each is the test set once");
   command
-      .option("--seeds", arguments->study.seeds, "Train with so many seeds, from training.seed on")
+      .option("--seeds", arguments->study.seeds,
+              "Number of seeds to train with, from training.seed on")
       .shows_default();
   command.flag("--compare", training.compare,
                "Also train the systems that train --compare trains, in every run");
   command.flag("--resume", training.resume,
-               "Go on with the study in --out; a finished run is only measured again");
+               "Continue the study in --out; a finished run is only measured again");
   return arguments;
 }
 
@@ -91,11 +92,11 @@ void add_study(Command app, Common& common) {
 
 void add_learncurve(Command app, Common& common) {
   Command command =
-      app.add("learncurve", "Show how errors fall with the number of labelled recordings");
+      app.add("learncurve", "Show how errors decrease with the number of labelled recordings");
   const auto arguments = add_arguments(command);
   command
       .option("--shares", arguments->shares,
-              "Of the training recordings: rising, with commas between them")
+              "Shares of the training recordings, in rising order, separated by commas")
       .shows_default();
   command.footer("\nExample:\n  segfuse learncurve recordings --seeds 3 --out out/curve");
   command.runs([arguments, &common] {

@@ -29,10 +29,11 @@ void add_synth(Command app, Common& common) {
   command.option("--seed", a->seed, "Seed of the model and the samples").shows_default();
   command.option("--snr", a->snr_db, "Signal-to-noise ratio in dB").shows_default();
   command.option("--shape", a->shape,
-                 "Of the durations of all labels: 1 is geometric, large is regular; default: "
-                 "random, 2 to 12");
-  command.flag("--alike", a->alike,
-               "Labels in pairs of one sound, of which the second lasts three times as long");
+                 "Shape of the durations of all labels: 1 is geometric, larger is more regular; "
+                 "default: random, 2 to 12");
+  command.flag(
+      "--alike", a->alike,
+      "Make pairs of labels with one sound, of which the second lasts three times as long");
   command.footer(
       "\nExample:\n  segfuse synth out/synth && segfuse train examples/synth.toml --data out/synth "
       "--out out/run");

@@ -104,7 +104,7 @@ void run_decode(DecodeOptions options, const OrderOptions* orders, Common& commo
 
 void add_allow_commands(Command command, bool& allow) {
   command.flag("--allow-commands", allow,
-               "Run the commands that the manifest has in the place of audio files");
+               "Run the commands that the manifest gives in place of audio files");
 }
 
 namespace {
@@ -189,7 +189,7 @@ std::vector<std::string> devices_for(const std::string& text, const Launch& laun
   const std::string& device = options.context.options().get(options::kDevice);
   if (device != Options().get(options::kDevice))
     throw UsageError(fmt::format(
-        "--devices {} and --device {} (or SEGFUSE_DEVICE) say both where to train; leave one out",
+        "--devices {} and --device {} (or SEGFUSE_DEVICE) both say where to train; leave one out",
         text, device));
   std::vector<std::string> devices = devices_of(text);
   if (devices.size() > 1 || launch.restarts != 0) return devices;
@@ -222,7 +222,7 @@ void add_train(Command app, Common& common) {
                  "Directory for model, metrics and report; default: NAME-model, a new one");
   add_folder_choice(command, *folder);
   command.flag("--print-config", folder->print,
-               "Print the configuration, overrides and defaults included, and end");
+               "Print the configuration, including overrides and defaults, and exit");
   add_allow_commands(command, options->allow_commands);
   command.option("--set", options->overrides, "Override one setting, as in training.epochs=5")
       .takes_one_at_a_time();
@@ -231,27 +231,29 @@ void add_train(Command app, Common& common) {
       [options](const std::string& value) {
         options->overrides.push_back("training.crf_reg=" + value);
       },
-      "Add half of this times the squares of the CRF's parameters to the loss");
+      "L2 regularisation: add half of this times the sum of squares of the CRF's parameters to the "
+      "loss");
   command.option_to(
       "--fixed-length",
       [options](const std::string& value) {
         options->overrides.push_back("training.fixed_length=" + value);
       },
       "Train on pieces of exactly this many frames; shorter recordings are left out");
-  command.option(
-      "--init", options->init,
-      "Begin with the weights of this model: a file, the directory of a training, or a name "
-      "of `segfuse models`");
+  command.option("--init", options->init,
+                 "Start from the weights of this model: a file, the directory of a training, or a "
+                 "name of `segfuse models`");
   command.flag("--resume", options->resume, "Continue from the last checkpoint in --out");
   command
       .option("--checkpoint-every", options->checkpoint_minutes,
-              "Minutes between two checkpoints within an epoch; 0: at its end only")
+              "Minutes between two checkpoints within an epoch; 0: only at the end of an epoch")
       .shows_default();
-  const Option by_number = command.option("--ranks", launch->ranks,
-                                          "Train as so many processes of this machine; same bits");
+  const Option by_number = command.option(
+      "--ranks", launch->ranks,
+      "Number of processes on this machine to train with; the result has the same bits");
   command
       .option("--devices", launch->devices,
-              "One process for each GPU: all, cuda:0-3 or cuda:0,cuda:2; same bits")
+              "One process for each of these GPUs: all, cuda:0-3 or cuda:0,cuda:2; the result has "
+              "the same bits")
       .excludes(by_number);
   command
       .option("--comm", options->comm,
@@ -259,14 +261,15 @@ void add_train(Command app, Common& common) {
       .is_one_of({"nccl", "mpi", "tcp"});
   command
       .option("--comm-timeout", options->rank_timeout,
-              "Of several ranks: seconds that one may do the same while others wait; 0: any number")
+              "With several ranks: seconds that a rank may stay in one state while others wait; 0: "
+              "no limit")
       .shows_default();
-  command.option(
-      "--min-ranks", options->min_ranks,
-      "While so many ranks are left, go on without one that is lost (over TCP); same bits");
+  command.option("--min-ranks", options->min_ranks,
+                 "Continue without lost ranks while at least this many are left (over TCP); the "
+                 "result has the same bits");
   command.option("--restarts", launch->restarts,
-                 "Start again from the newest checkpoint, at most so often, when a process is "
-                 "lost; same bits");
+                 "Number of times to restart from the newest checkpoint after a process is lost; "
+                 "the result has the same bits");
   command.flag(
       "--compare", options->compare,
       "Also train the same encoder with a linear-chain CRF and a per-frame softmax, raw and "
@@ -328,12 +331,14 @@ void add_eval(Command app, Common& common) {
 
 void add_compare(Command app, Common& common) {
   auto options = std::make_shared<CompareOptions>();
-  Command command = app.add("compare", "Put two runs side by side, with paired differences");
+  Command command = app.add("compare", "Compare two runs, with paired differences");
   command.option("first", options->first, "Directory of a training, or --out of an evaluation")
       .required();
-  command.option("second", options->second, "Another one, on the same recordings").required();
-  command.option("--system-a", options->first_system,
-                 "Of a training with --compare, as softmax_cleaned; default: its own head");
+  command.option("second", options->second, "Another such directory, for the same recordings")
+      .required();
+  command.option(
+      "--system-a", options->first_system,
+      "System of a training with --compare, as softmax_cleaned; default: the training's own head");
   command.option("--system-b", options->second_system, "The same for the second run");
   command.option("--out", options->out, "Directory for compare.json and compare.html");
   command.footer(
@@ -361,7 +366,7 @@ std::shared_ptr<std::string> add_recordings(Command command, DecodeOptions& opti
   command.option("--format", *format, written_label_formats()).shows_default();
   command.option("--channel", options.channel, kChannel);
   command.flag("--resume", options.resume,
-               "Skip recordings whose files are there already, whatever program wrote them");
+               "Skip recordings whose output files exist, whatever program wrote them");
   return format;
 }
 
@@ -379,19 +384,20 @@ void add_decode(Command app, Common& common) {
   auto options = std::make_shared<DecodeOptions>();
   Command command = app.add("decode", "Cut recordings into labelled segments");
   const auto format = add_recordings(command, *options);
-  command.flag("--min-risk", options->minimum_risk,
-               "The segmentation with the best expected boundary F1, not the likeliest");
+  command.flag(
+      "--min-risk", options->minimum_risk,
+      "Write the segmentation with the best expected boundary F1 instead of the likeliest");
   command.option("--k-best", options->k_best,
-                 "Also write the N likeliest segmentations, at most 1000, NAME.json");
+                 "Also write the N likeliest segmentations (at most 1000) to NAME.json");
   command.option("--samples", options->samples,
-                 "Also write N segmentations drawn from the model, at most 100000, NAME.json");
+                 "Also write N segmentations drawn from the model (at most 100000) to NAME.json");
   command.option("--seed", options->seed, "Seed of the samples").shows_default();
   command.flag("--posteriors", options->posteriors,
-               "Also write the probabilities of labels and boundaries, NAME.frames.csv");
+               "Also write the probabilities of labels and boundaries to NAME.frames.csv");
   command.option("--boundaries", options->boundaries,
-                 "Directory of label files, NAME.*: their boundaries are boundaries of the result");
+                 "Directory of label files, NAME.*: the result has their boundaries");
   command.option("--known", options->known,
-                 "Directory of label files, NAME.*: frames that they cover have their labels");
+                 "Directory of label files, NAME.*: frames that they cover keep their labels");
   command.footer(
       "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");
@@ -406,10 +412,11 @@ void add_align(Command app, Common& common) {
   command.option("--orders", orders->folder,
                  "Directory of the orders, NAME.txt or NAME.lab; default: beside the recordings");
   command.option("--optional", orders->optional,
-                 "A label that may stand before, between and after all words of an order");
+                 "A label that may occur before, between and after all words of an order");
   command.footer(
-      "\nAn order has labels between white space; 'a?' may be left out, '{a b|c}' is one of its "
-      "variants.\n\nExample:\n  segfuse align out/speech new --out labels --optional sil");
+      "\nAn order is a list of labels separated by white space. 'a?' may be missing; '{a b|c}' is "
+      "one of its variants.\n\nExample:\n  segfuse align out/speech new --out labels --optional "
+      "sil");
   command.runs([options, orders, format, &common] {
     run_recordings(*options, *format, orders.get(), common);
   });

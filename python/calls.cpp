@@ -195,8 +195,7 @@ void check_device(int device, std::uintptr_t stream) {
 
 nb::tuple sample_prior(nb::handle initial, nb::handle transition, nb::handle duration,
                        std::int64_t rows, std::int64_t min_frames, std::uint64_t seed) {
-  if (rows < 0)
-    throw UsageError(fmt::format("semicrf: {} rows asked for, expected 0 or more", rows));
+  if (rows < 0) throw UsageError(fmt::format("semicrf: found {} rows, expected 0 or more", rows));
   CallArrays arrays(Device{nb::device::cpu::value, 0});
   const sc::Prior prior{.initial = arrays.read<double, 1>("initial", initial),
                         .transition = arrays.read<double, 2>("transition", transition),

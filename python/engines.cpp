@@ -37,8 +37,8 @@ CpuEngine& CpuEngine::instance() {
 
 void CpuEngine::set_threads(int threads) {
   if (threads < 0)
-    throw UsageError(fmt::format(
-        "semicrf: {} threads asked for; expected 1 or more, or 0 for all cores", threads));
+    throw UsageError(
+        fmt::format("semicrf: found {} threads; expected 1 or more, or 0 for all cores", threads));
   const std::lock_guard lock(mutex_);
   if (threads == threads_) return;
   threads_ = threads;

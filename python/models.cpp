@@ -253,7 +253,8 @@ class Stream {
  private:
   void check_process() const {
     if (born_ != generation())
-      throw UsageError("the stream was begun before fork(), in the parent; begin another one here");
+      throw UsageError(
+          "the stream was started before fork(), in the parent process; start another one here");
   }
   template <class Call>
   static std::vector<LabelSegment> call(const Call& work) {

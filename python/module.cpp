@@ -51,7 +51,7 @@ void translate_error(const std::exception_ptr& pointer, void*) {
     throw;  // a MemoryError
   } catch (const std::exception& error) {
     const nb::object type = nb::module_::import_("segfuse._errors").attr("InternalError");
-    PyErr_Format(type.ptr(), "unexpected: %s; this is a fault of segfuse, please report it",
+    PyErr_Format(type.ptr(), "unexpected: %s; this is a bug in segfuse; please report it",
                  error.what());
   }
 }

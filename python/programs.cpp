@@ -110,7 +110,7 @@ bool is_contiguous(const Input& array) {
 Tensor to_tensor(const ValueInfo& wanted, const Input& array, bool overwritten) {
   if (!device_of(array).is_cpu())
     throw UsageError(
-        fmt::format("the array '{}' lies on {}; compiled functions run on the CPU, move it there",
+        fmt::format("the array '{}' lies on {}; compiled functions run on the CPU; move it there",
                     wanted.name, to_text(device_of(array))));
   const bool as_bits = wanted.dtype == DType::kBF16 && array.dtype() == nb::dtype<std::uint16_t>();
   const DType dtype = as_bits ? DType::kBF16 : dtype_of(wanted.name, array);

@@ -8,9 +8,9 @@
 namespace segfuse::cli {
 
 void add_doctor_determinism(Command doctor, Common& common) {
-  Command command =
-      doctor.add("determinism",
-                 "The first operation of a PyTorch program whose result differs between two runs");
+  Command command = doctor.add(
+      "determinism",
+      "Find the first operation of a PyTorch program whose result differs between two runs");
   struct Arguments {
     std::vector<std::string> command;
     std::string vary;
@@ -19,11 +19,11 @@ void add_doctor_determinism(Command doctor, Common& common) {
   auto arguments = std::make_shared<Arguments>();
   command
       .option("command", arguments->command,
-              "The command, behind --; it is run twice, and what it prints goes to stderr")
+              "The command, after --; it runs twice, and its output goes to stderr")
       .required();
   command
       .option("--vary", arguments->vary,
-              "What the second run has different: one thread, kernels that the host waits for, or "
+              "What to change in the second run: one thread, kernels that the host waits for, or "
               "the order of sets of strings")
       .is_one_of({"threads", "launch", "hash"});
   command.option(

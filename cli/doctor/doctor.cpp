@@ -46,7 +46,8 @@ void run_kernel(const KernelArguments& arguments, Common& common) {
 
 void add_memory(Command doctor, Common& common) {
   Command command = doctor.add(
-      "memory", "What device memory was used for, from a record, a trace or another's log");
+      "memory",
+      "Explain the use of device memory from a record, a trace or another allocator's log");
   auto arguments = std::make_shared<MemoryArguments>();
   command
       .option("file", arguments->file,
@@ -55,23 +56,23 @@ void add_memory(Command doctor, Common& common) {
       .required();
   command.option("--html", arguments->html, "Write a page with pictures to this file");
   command.flag("--replay", arguments->replay,
-               "Say what segfuse's heap would have needed for the same requests");
+               "Report how much memory segfuse's heap would need for the same requests");
   command.runs([arguments, &common] { run_memory(*arguments, common); });
 }
 
 void add_kernel(Command doctor, Common& common) {
-  Command command = doctor.add(
-      "kernel",
-      "What a GPU's kernels need: registers, spills, shared memory, barriers, atomics; loops of C");
+  Command command = doctor.add("kernel",
+                               "Report the resources of GPU kernels (registers, spills, shared "
+                               "memory, barriers, atomics) and the loops of C");
   auto arguments = std::make_shared<KernelArguments>();
   command.option("file", arguments->file, "PTX (.ptx), cubin, CUDA C++ (.cu), or C (.c)")
       .required();
-  command.option("--against", arguments->against, "Compare with the kernels of this file");
+  command.option("--against", arguments->against, "Compare with the kernels in this file");
   command.option("--arch", arguments->options.architecture,
                  "Compile or assemble for this architecture [sm_90, or PTX's own]");
   command.option("--block", arguments->options.block,
                  "Threads of a block for the occupancy [as declared, else 256]");
-  command.option("--fail-on", arguments->fail_on, "Exit code 1 when a kernel has this")
+  command.option("--fail-on", arguments->fail_on, "Exit with code 1 if a kernel has this")
       .is_one_of({"spills"});
   command.runs([arguments, &common] { run_kernel(*arguments, common); });
 }

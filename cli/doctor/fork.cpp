@@ -40,12 +40,12 @@ std::optional<Number> number_of(std::string_view text) {
 
 int pid_of(const ForkArguments& arguments) {
   if (arguments.target.size() != 1)
-    throw UsageError(fmt::format("doctor fork: {} arguments; expected the number of one process",
+    throw UsageError(fmt::format("doctor fork: {} arguments; expected the id of one process",
                                  arguments.target.size()));
   const auto pid = number_of<int>(arguments.target[0]);
   if (!pid)
-    throw UsageError(
-        fmt::format("doctor fork: '{}' is no process number; see pgrep NAME", arguments.target[0]));
+    throw UsageError(fmt::format("doctor fork: '{}' is not a process id; find one with pgrep NAME",
+                                 arguments.target[0]));
   return *pid;
 }
 
@@ -101,17 +101,18 @@ void run_trace(const ForkArguments& arguments, Common& common) {
 
 void add_doctor_fork(Command doctor, Common& common) {
   Command command = doctor.add(
-      "fork", "What fork() in a live process would do: whose memory its children would lack");
+      "fork",
+      "Show what fork() in a running process would do: which memory its children would lack");
   auto arguments = std::make_shared<ForkArguments>();
   command
       .option("pid", arguments->target,
-              "Number of the process, which is read, never stopped; with --trace a command")
+              "Process id (the process is read, never stopped); with --trace, a command")
       .required();
   const Option html =
       command.option("--html", arguments->html, "Write a page with a map to this file");
-  command.flag("--all", arguments->all, "Tell benign regions one by one, too");
+  command.flag("--all", arguments->all, "List benign regions one by one, too");
   Option watch =
-      command.flag("--watch", arguments->watch, "Read it again and again, and print what changes");
+      command.flag("--watch", arguments->watch, "Read the process repeatedly and print changes");
   command.option("--interval", arguments->interval, "Seconds between two readings [1]")
       .needs(watch);
   const Option repair =
@@ -124,8 +125,8 @@ void add_doctor_fork(Command doctor, Common& common) {
   watch.excludes(html);
   command
       .flag("--trace", arguments->trace,
-            "Run the command behind -- and say which of its calls register memory; what it "
-            "prints goes to stderr")
+            "Run the command after -- and report which of its calls register memory; its output "
+            "goes to stderr")
       .excludes(watch)
       .excludes(html)
       .excludes(repair);

@@ -93,31 +93,31 @@ void run_numerics(NumericsArguments& arguments, Common& common) {
 }  // namespace
 
 void add_numerics(Command doctor, Common& common) {
-  Command command = doctor.add(
-      "numerics",
-      "The first operation of a program that makes NaN, differs between runs, or is not accurate");
+  Command command = doctor.add("numerics",
+                               "Find the first operation of a program that makes NaN, differs "
+                               "between runs, or is inaccurate");
   auto arguments = std::make_shared<NumericsArguments>();
   command
-      .option(
-          "file", arguments->words,
-          "Program (.sf) or configuration of a training (.toml); behind --, a command that uses "
-          "PyTorch, and what it prints goes to stderr")
+      .option("file", arguments->words,
+              "Program (.sf) or configuration of a training (.toml); after --, a command that uses "
+              "PyTorch, whose output goes to stderr")
       .required();
   command.flag("--statistics", arguments->statistics,
                "Of a command: print the largest magnitudes of each step");
-  command.option("--size", arguments->sizes, "A size to run with, as B=32 (again for others)");
-  command.option("--seed", arguments->options.seed, "Of inputs that the file has no values for")
+  command.option("--size", arguments->sizes, "A value of a size, as B=32 (may be repeated)");
+  command
+      .option("--seed", arguments->options.seed, "Seed of inputs for which the file has no values")
       .shows_default();
   command.option("--runs", arguments->options.runs, "Runs of each group").shows_default();
   command.option("--write", arguments->program,
-                 "Write the least program that shows the first finding to this file (.sf)");
+                 "Write the smallest program that shows the first finding to this file (.sf)");
   TrainingNumericsOptions& training = arguments->training;
   command.option("--data", training.data, "Of a training: manifest or directory");
   add_allow_commands(command, training.allow_commands);
   command.option("--set", training.overrides, "Of a training: override one setting")
       .takes_one_at_a_time();
   command.option("--model", training.model,
-                 "Of a training: take the parameters of this model, not the first ones");
+                 "Of a training: use the parameters of this model instead of initial parameters");
   command
       .option("--sequences", training.sequences,
               "Of a training: recordings of the first batch; 0 takes all")

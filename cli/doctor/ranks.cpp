@@ -8,13 +8,13 @@
 namespace segfuse::cli {
 
 void add_doctor_ranks(Command doctor, Common& common) {
-  Command command =
-      doctor.add("ranks", "Where the ranks of a running job are, and for whom the others wait");
+  Command command = doctor.add(
+      "ranks", "Show where the ranks of a running job are and which ranks the others wait for");
   auto target = std::make_shared<std::string>();
   command
       .option("target", *target,
               "Folder of the run, where rank 0 keeps ranks.json while it runs (host, port and key; "
-              "for its user only); that file; or HOST:PORT of rank 0, with the key in "
+              "only its user may read it); that file; or HOST:PORT of rank 0, with the key in "
               "SEGFUSE_JOB_KEY")
       .required();
   command.runs([target, &common] {

@@ -72,17 +72,15 @@ void run_streams(const std::vector<std::string>& command, const std::string& pic
 }  // namespace
 
 void add_doctor_streams(Command doctor, Common& common) {
-  Command command = doctor.add(
-      "streams",
-      "Work on streams that does not wait for what it depends on, in a run of segfuse or PyTorch");
+  Command command = doctor.add("streams",
+                               "Find work on streams that does not wait for work it depends on, in "
+                               "a run of segfuse or PyTorch");
   struct Arguments {
     std::vector<std::string> command;
     std::string picture;
   };
   auto arguments = std::make_shared<Arguments>();
-  command
-      .option("command", arguments->command,
-              "The command, behind --; what it prints goes to stderr")
+  command.option("command", arguments->command, "The command, after --; its output goes to stderr")
       .required();
   command.option("--picture", arguments->picture,
                  "Write a picture of the first race to this file (SVG)");

@@ -76,8 +76,8 @@ fs::path hook_folder(const std::string& tool) {
   const fs::path folder = command.parent_path().parent_path() / "_hook";
   if (fs::exists(folder / "sitecustomize.py", error)) return folder;
   throw DeviceError(fmt::format(
-      "doctor {}: {} is not of segfuse's Python package, which watches PyTorch programs; "
-      "install the package beside PyTorch and use its command",
+      "doctor {}: {} is not the command of segfuse's Python package, which is needed to watch "
+      "PyTorch programs; install the package beside PyTorch and run its segfuse command",
       tool, command.string()));
 }
 
@@ -173,10 +173,10 @@ std::string run_watched(const WatchedRun& run, Common& common) {
   }
   common.status = found ? 1 : status;
   if (!reports.empty() || status != 0) return first_picture(reports);
-  throw DeviceError(fmt::format(
-      "doctor {}: no process of '{}' ran an operation of PyTorch that could be watched: "
-      "it has to be a Python (not with -I, -E or -S) with PyTorch 2.6 or later",
-      run.tool, command));
+  throw DeviceError(
+      fmt::format("doctor {}: no process of '{}' ran an operation of PyTorch that could be "
+                  "watched; run Python with PyTorch 2.6 or later, and without -I, -E and -S",
+                  run.tool, command));
 }
 
 }  // namespace segfuse::cli

@@ -293,7 +293,7 @@ struct FolderOptions {
   std::string preset;                   ///< one of preset_names(); empty: the one that fits best
   std::string tier;                    ///< of labels with several; empty: the one that can be meant
   std::string group{};                 ///< ManifestOptions::group, of recordings in files
-  std::optional<double> frame_rate{};  ///< rows a second of recordings that are no audio; nothing:
+  std::optional<double> frame_rate{};  ///< rows a second of recordings that are not audio; nothing:
                                        ///< what their labels say
   bool allow_commands = false;         ///< run the commands of a manifest
   bool has_arguments = false;          ///< messages call settings "frame_rate=", not "--frame-rate"

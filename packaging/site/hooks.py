@@ -25,7 +25,22 @@ COMMENT = re.compile(r"^ *<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:|^#")
 
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n\n"
+# Beside a table's code: what axe-core found (links and comments without contrast, tabs, footer).
 STYLE = """.md-typeset table code { white-space: nowrap; }
+.md-typeset :is(p, li, td) a:not(.headerlink) { text-decoration: underline; }
+.md-tabs__link { opacity: 1; }
+.md-copyright { color: #b0b0b0; }
+[data-md-color-scheme="default"] {
+  --md-code-hl-comment-color: #595959; --md-code-hl-operator-color: #595959;
+}
+[data-md-color-scheme="slate"] {
+  --md-code-hl-comment-color: #b4b7c3; --md-code-hl-operator-color: #b4b7c3;
+}
+"""
+# Wide tables scroll; a keyboard reaches them only if they take the focus.
+SCRIPT = """document$.subscribe(() => setTimeout(() => {
+  for (const wide of document.querySelectorAll(".md-typeset__scrollwrap")) wide.tabIndex = 0;
+}));
 """
 PYTHON = {
     "segfuse": (
@@ -86,9 +101,13 @@ def _source_page(path):
     return f"{UNSEARCHED}# {path}\n\n```{language}\n{place.read_text()}```\n"
 
 
+def _docs():
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+
+
 def _linked_files():
     """Files and folders of the tree that pages link to and that are no pages themselves."""
-    found, texts = set(), [*BESIDE_DOCS, *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    found, texts = set(), [*BESIDE_DOCS, *_docs()]
     for path in texts:
         for _, link in pages.links_of((ROOT / path).read_text()):
             target = path if ELSEWHERE.match(link) else _target(path, link)[0]
@@ -118,6 +137,7 @@ def on_files(files, config):
     for path in _linked_files():
         files.append(File.generated(config, _site_place(path), content=_source_page(path)))
     files.append(File.generated(config, "site.css", content=STYLE))
+    files.append(File.generated(config, "site.js", content=SCRIPT))
     files.append(File.generated(config, "python_reference.md", content=_python_reference()))
     return files
 
@@ -137,6 +157,10 @@ def on_page_markdown(markdown, page, config, files):
         return f"]({there}{'#' + anchor if anchor else ''})"
 
     return LINK.sub(moved, _deeper_items(COMMENT.sub("", markdown)))
+
+
+def on_post_page(output, page, config):
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
 
 
 def _deeper_items(markdown):

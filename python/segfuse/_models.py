@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _native
 from ._errors import UsageError
-from ._numbers import real, seed_of, text_of, whole
+from ._numbers import need_no_mask, path_of, real, seed_of, text_of, whole
 
 Path = str | os.PathLike[str]
 
@@ -92,7 +92,7 @@ def _is_path(recording: object) -> bool:
     return isinstance(recording, (str, os.PathLike))
 
 
-_MOST_CHANNELS = (1 << 31) - 1
+_MAX_CHANNELS = (1 << 31) - 1
 _MEAN, _ONLY, _STACK = -1, -2, -3  # as AudioOptions of segfuse/data.h
 
 
@@ -104,10 +104,7 @@ def check_shape(array: np.ndarray, name: str, axes: str) -> None:
 
 def array_of(recording: object, name: str) -> np.ndarray:
     """In the byte order of this machine."""
-    if isinstance(recording, np.ma.MaskedArray):
-        raise UsageError(
-            f"{name} is a masked array, expected one without a mask; cut it where it is masked"
-        )
+    need_no_mask(name, recording)
     try:
         array = np.asarray(recording)
     except ValueError:
@@ -163,11 +160,11 @@ def _chosen_samples(recording: object, channel: int, name: str) -> np.ndarray:
 def _labels_of(order: Any) -> list[str]:
     """The labels of an order that is no text."""
     if isinstance(order, (bytes, set, frozenset, Mapping)) or not isinstance(order, Iterable):
-        raise UsageError(f"the order is {order!r}, expected a text or a sequence of labels")
+        raise UsageError(f"the order is {order!r}, expected a string or a sequence of labels")
     labels = list(order)
     for label in labels:
         if not isinstance(label, str):
-            raise UsageError(f"the order has {label!r}, expected labels, which are texts")
+            raise UsageError(f"the order has {label!r}, expected labels, which are strings")
     return labels
 
 
@@ -178,9 +175,9 @@ def _path_of(recording: Any, sample_rate: float | None) -> str | None:
     if sample_rate is not None:
         raise UsageError(
             f"sample_rate={sample_rate} was given for the file "
-            f"{os.fspath(recording)!r}, which says its own; leave it out"
+            f"{os.fspath(recording)!r}, which has its own sample rate; leave it out"
         )
-    return os.fspath(recording)
+    return path_of("recording", recording)
 
 
 def setting(key: str, value: object) -> str:
@@ -197,8 +194,8 @@ def setting(key: str, value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"{key}=[{', '.join(setting('', one)[1:] for one in value)}]"
     raise UsageError(
-        f"the setting {key} is a {type(value).__name__}, expected a number, a text, True or "
-        "False, or a list of them"
+        f"the setting {key} is a {type(value).__name__}, expected a number, a string, True or "
+        "False, or a list of these"
     )
 
 
@@ -262,8 +259,8 @@ class Model:
             DataError: the file is no model of this version of segfuse, or no such model is there.
         """
         chosen = "" if channel is None else text_of("channel", str(channel))
-        native = _native.Model(os.fspath(path), text_of("device", device), chosen)
-        model = cls(native, os.fspath(path))
+        place = path_of("path", path)
+        model = cls(_native.Model(place, text_of("device", device), chosen), place)
         if encoder is not None:
             model.load_into(encoder)
         return model
@@ -309,13 +306,13 @@ class Model:
             for key, value in features.items()
         ]
         if isinstance(labels, str):
-            raise UsageError(f"labels is {labels!r}, expected a list of texts")
+            raise UsageError(f"labels is {labels!r}, expected a list of strings")
         names = _labels_of(labels)
         native = _native.Model.of(
             torch.tracing(encoder, True),
             names,
             settings,
-            whole("channels", channels, 0, _MOST_CHANNELS),
+            whole("channels", channels, 0, _MAX_CHANNELS),
             torch.crf_scores(crf, len(names)),
             text_of("device", device),
         )
@@ -328,8 +325,8 @@ class Model:
         Raises:
             UsageError: there is a file already, and not `overwrite`.
         """
-        self._native.save(os.fspath(path), bool(overwrite))
-        self.path = os.fspath(path)
+        self.path = path_of("path", path)
+        self._native.save(self.path, bool(overwrite))
 
     def load_into(self, module: Any) -> None:
         """Copies the encoder's weights into a `torch.nn.Module` like the one it was made of: those
@@ -338,7 +335,7 @@ class Model:
         What the module has beside them keeps its values; of parameters a UserWarning says so.
 
         Raises:
-            UsageError: the encoder of the model is no module of PyTorch.
+            UsageError: the encoder of the model is not a PyTorch module.
             DataError: the module lacks one of them, or has it in another shape.
         """
         torch = of_torch()
@@ -591,7 +588,7 @@ class LiveStream:
 
     def _open(self) -> _native.Stream:
         if self._native is None:
-            raise UsageError("the stream has ended; begin another one with model.stream()")
+            raise UsageError("the stream has ended; start another one with model.stream()")
         return self._native
 
     def push(self, samples: Any) -> list[LiveSegment]:

@@ -1,17 +1,20 @@
-"""Plain numbers and texts among the arguments."""
+"""Numbers, strings and paths among the arguments; masked arrays."""
 
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any
+
+import numpy as np
 
 from ._errors import UsageError
 
-MOST_64 = (1 << 63) - 1
-MOST_SEED = (1 << 64) - 1
+MAX_64 = (1 << 63) - 1
+MAX_SEED = (1 << 64) - 1
 
 
-def whole(name: str, value: Any, least: int = -MOST_64, most: int = MOST_64) -> int:
+def whole(name: str, value: Any, least: int = -MAX_64, most: int = MAX_64) -> int:
     """The value as an int, which it has to be; NumPy's integers are."""
     try:
         number = operator.index(value)
@@ -19,7 +22,7 @@ def whole(name: str, value: Any, least: int = -MOST_64, most: int = MOST_64) -> 
         raise UsageError(f"{name} is {value!r}, expected an integer") from None
     if least <= number <= most:
         return number
-    if most == MOST_64 and number < least:
+    if most == MAX_64 and number < least:
         raise UsageError(f"{name} is {number}, expected an integer of at least {least}")
     raise UsageError(f"{name} is {number}, expected an integer from {least} to {most}")
 
@@ -27,16 +30,36 @@ def whole(name: str, value: Any, least: int = -MOST_64, most: int = MOST_64) -> 
 def text_of(name: str, value: Any) -> str:
     """The value, which has to be a text that UTF-8 can have: half of a surrogate pair is none."""
     if not isinstance(value, str):
-        raise UsageError(f"{name} is {value!r}, expected a text")
+        raise UsageError(f"{name} is {value!r}, expected a string")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{name} is {value!r}, expected a text in UTF-8") from None
+        raise UsageError(f"{name} is {value!r}, expected a string that UTF-8 can encode") from None
     return value
 
 
+def path_of(name: str, value: Any) -> str:
+    """The value, which has to be a path that the system can have."""
+    try:
+        path = os.fsdecode(value)
+    except TypeError:
+        raise UsageError(f"{name} is {value!r}, expected a path") from None
+    if "\0" in path:
+        raise UsageError(f"{name} is {path!r}, expected a path without a NUL character")
+    return path
+
+
+def need_no_mask(name: str, value: Any) -> None:
+    """UsageError for a masked array of NumPy, whose mask would get lost in silence."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(
+            f"{name} is a masked array, expected an array without a mask; fill or remove the "
+            "masked elements"
+        )
+
+
 def seed_of(value: Any) -> int:
-    return whole("seed", value, 0, MOST_SEED)
+    return whole("seed", value, 0, MAX_SEED)
 
 
 def real(name: str, value: Any) -> float:
@@ -46,4 +69,4 @@ def real(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         raise UsageError(f"{name} is {value!r}, expected a number") from None
     except OverflowError:
-        raise UsageError(f"{name} is beyond the numbers that float64 has") from None
+        raise UsageError(f"{name} is outside the range of float64") from None

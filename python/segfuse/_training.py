@@ -21,7 +21,7 @@ from ._models import (
     setting,
     values_of,
 )
-from ._numbers import real, text_of, whole
+from ._numbers import path_of, real, text_of, whole
 
 _SPLITS = ("train", "dev", "test")
 
@@ -96,7 +96,7 @@ def _check_place(
 ) -> None:
     """What is trained on is said once, and where the model goes where it cannot be chosen."""
     if in_memory and (data or (config is not None and os.path.isdir(config))):
-        raise UsageError("recordings are arrays, and a folder was named as well; pass one of them")
+        raise UsageError("recordings are arrays, and a folder was given as well; pass one of them")
     if config is None and not in_memory:
         raise UsageError("nothing was given to train on; pass a folder, a TOML file or recordings=")
     if not out and (in_memory or resume):
@@ -165,7 +165,7 @@ def _arguments(
         text_of(f"the setting {key!r}", setting(key, value))
         for key, value in (settings or {}).items()
     ]
-    overrides += [setting("training.init", os.fspath(init))] if init else []
+    overrides += [setting("training.init", path_of("init", init))] if init else []
     how: dict[str, Any] = {
         "sample_rate": rate,
         "resume": bool(resume),
@@ -185,11 +185,21 @@ def _arguments(
         }
     else:
         if preset:
-            raise UsageError("preset= is for folders and arrays; a TOML file says all that it says")
+            raise UsageError(
+                "preset= is for folders and arrays; leave it out with a TOML file, which sets "
+                "what a preset sets"
+            )
         overrides += [setting("data.tier", text_of("tier", tier))] if tier else []
         overrides += [setting("data.group", text_of("group", group))] if group else []
         overrides += [] if frames is None else [setting("features.frame_rate", frames)]
-    return os.fspath(config or ""), overrides, os.fspath(data), os.fspath(out or ""), given, how
+    return (
+        path_of("config", config or ""),
+        overrides,
+        path_of("data", data),
+        path_of("out", out or ""),
+        given,
+        how,
+    )
 
 
 def train(
@@ -350,8 +360,7 @@ def study(
         raise UsageError("folds is 1, expected 2 or more")
     if runs["folds"] == 0 and runs["seeds"] == 1 and not runs["search"] and not runs["shares"]:
         raise UsageError(
-            "a study needs something that its runs differ in; pass folds=, seeds=, search= or "
-            "shares="
+            "the runs of a study must differ in something; pass folds=, seeds=, search= or shares="
         )
     if "encoder" in training or "encoder_scores" in training:
         raise UsageError("a study trains the encoder of the configuration; leave encoder= out")
@@ -378,10 +387,10 @@ def evaluate(
     if split not in ("train", "dev", "test", "all"):
         raise UsageError(f"split is {split!r}, expected 'train', 'dev', 'test' or 'all'")
     text = _native.evaluate(
-        os.fspath(model),
-        os.fspath(data),
+        path_of("model", model),
+        path_of("data", data),
         split,
-        os.fspath(out),
+        path_of("out", out),
         bool(overwrite),
         text_of("device", device),
     )

@@ -32,41 +32,41 @@ std::vector<OptionInfo> make_table() {
       {"threads",
        "",
        std::int64_t{0},
-       "worker threads; 0 takes all cores of this process",
+       "number of worker threads; 0: all cores of this process",
        {},
        0,
        kMaxThreads},
       {"log",
        "",
        std::string("info"),
-       "least level of messages on stderr",
+       "lowest level of messages on stderr",
        {"debug", "info", "warning", "error", "off"}},
       {"quiet", "", false, "no progress on stderr"},
       {"check-numerics",
        "",
        std::string("step"),
-       "name what makes NaN or infinity: step, when the loss or gradient of a training step is not "
-       "finite; op, after every operation of every program, which is slow",
+       "report what makes NaN or infinity: step, when the loss or gradient of a training step is "
+       "not "
+       "finite; op, after every operation of every program (slow)",
        {"off", "step", "op"},
        0,
        0,
        "op"},
       {"backend", "", std::string("compiled"),
-       "what runs programs: compiled, machine code made for them (loops, where there is no "
-       "compiler); "
-       "loops, built in; or reference, the interpreter in double precision"},
+       "how programs run: compiled, as machine code (as loops if there is no compiler); loops, as "
+       "built-in loops; or reference, in the interpreter with double precision"},
       {"device", "", std::string("cpu"),
        "where programs run and models are trained: cpu, cuda, or cuda:N for the N-th GPU"},
       {"check-streams", "", false,
-       "watch all work on streams for missing waits; a race is an error that shows it. On the CPU, "
-       "programs run on two streams then"},
+       "check all work on streams for missing waits; a race is an error that names both sides. On "
+       "the CPU, programs then run on two streams"},
       {"cache-dir", "", std::string(),
-       "folder of compiled code, yours alone; empty takes $XDG_CACHE_HOME/segfuse or "
+       "folder of compiled code, which only you may write to; empty: $XDG_CACHE_HOME/segfuse or "
        "~/.cache/segfuse"},
       {"cache-size",
        "",
        std::int64_t{1024},
-       "MiB of compiled code that are kept; what was not used for the longest time goes first",
+       "limit of the compiled code on disk, in MiB; the least recently used code is removed first",
        {},
        1,
        kMaxCacheMib},

@@ -63,9 +63,8 @@ void Outputs::announce(const fs::path& path, const std::string& source) {
   if (fresh) return;
   if (former->second == source)
     throw UsageError(fmt::format("{} would be written twice, for {}", path.string(), source));
-  throw UsageError(
-      fmt::format("{} and {} would both be written to {}; write them to different folders",
-                  former->second, source, path.string()));
+  throw UsageError(fmt::format("{} and {} would both be written to {}; name different folders",
+                               former->second, source, path.string()));
 }
 
 void Outputs::check() {
@@ -76,10 +75,10 @@ void Outputs::check() {
   if (others.empty()) return;
   const std::string more =
       others.size() > 1 ? fmt::format(" (and {} files like it)", others.size() - 1) : "";
-  throw UsageError(fmt::format(
-      "{}{} is there, and segfuse did not write it or it was changed since; write to another "
-      "place, or replace it by --overwrite",
-      others[0].string(), more));
+  throw UsageError(
+      fmt::format("{}{} exists, and segfuse did not write it or it was changed since; choose "
+                  "another place, or pass --overwrite to replace it",
+                  others[0].string(), more));
 }
 
 void Outputs::write(const fs::path& path, std::string_view content) {
@@ -112,10 +111,10 @@ void Outputs::write(const fs::path& path, const std::function<void(const Put&)>&
 
 void Outputs::refuse_foreign(const fs::path& path) {
   if (stands_in_the_way(path))
-    throw UsageError(fmt::format(
-        "{} is there, and segfuse did not write it or it was changed since; write to another "
-        "place, or replace it by --overwrite",
-        path.string()));
+    throw UsageError(
+        fmt::format("{} exists, and segfuse did not write it or it was changed since; choose "
+                    "another place, or pass --overwrite to replace it",
+                    path.string()));
 }
 
 bool Outputs::stands_in_the_way(const fs::path& path) {
@@ -145,7 +144,8 @@ void Outputs::note(const fs::path& path, std::string line) {
     std::error_code ignored;
     if (complained_ || !fs::is_directory(folder, ignored)) return;  // the write says it
     complained_ = true;
-    log(LogLevel::kWarning, "the next run will not know what this one wrote: {}", error.what());
+    log(LogLevel::kWarning, "the next run cannot tell which files this one wrote: {}",
+        error.what());
   }
 }
 

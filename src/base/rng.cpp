@@ -23,7 +23,7 @@ double Rng::uniform() {
 }
 
 std::uint64_t Rng::below(std::uint64_t bound) {
-  SEGFUSE_CHECK(bound > 0, "a random index below zero was asked for");
+  SEGFUSE_CHECK(bound > 0, "found a bound of zero for a random index, expected 1 or more");
   const std::uint64_t reject_under = (0 - bound) % bound;
   while (true) {
     const std::uint64_t high = bits();

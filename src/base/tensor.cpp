@@ -110,7 +110,7 @@ Tensor Tensor::on_device(DType dtype, Shape shape, std::shared_ptr<DeviceMemory>
 
 void Tensor::refuse() const {
   throw UsageError(
-      fmt::format("a tensor {}{} is in the memory of {}; bring it to the host with to_host() first",
+      fmt::format("a tensor {}{} is in the memory of {}; copy it to the host with to_host() first",
                   name_of(dtype_), to_string(shape_), device_->device()));
 }
 

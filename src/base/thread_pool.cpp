@@ -96,7 +96,7 @@ class ThreadPool::Workers {
       while (static_cast<int>(threads_.size()) < count) threads_.emplace_back([this] { serve(); });
     } catch (const std::system_error& error) {
       log(LogLevel::kWarning,
-          "the system starts {} of {} threads ({}); the work goes on with these",
+          "the system started only {} of {} threads ({}); work continues with these",
           threads_.size() + 1, count + 1, error.code().message());
     }
     return static_cast<int>(threads_.size());

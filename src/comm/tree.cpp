@@ -41,10 +41,10 @@ std::vector<ShardRange> deal_shards(std::int64_t shards, std::int64_t ranks) {
     throw UsageError(
         fmt::format("{} shards; expected a power of two from 1 to {}", shards, kMaxShards));
   if (ranks < 1 || ranks > shards)
-    throw UsageError(fmt::format(
-        "{} shards feed {} ranks at most, and there are {}; set training.shards to {} and start "
-        "anew, or use fewer ranks",
-        shards, shards, ranks, least_shards(ranks)));
+    throw UsageError(
+        fmt::format("{} shards feed {} ranks at most, and there are {}; set training.shards to {} "
+                    "and start again, or use fewer ranks",
+                    shards, shards, ranks, least_shards(ranks)));
   const std::int64_t most = (shards + ranks - 1) / ranks;
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() / 2;
   // least[r][begin]: nodes of the ranks from r on, if rank r begins there. The last one is whole.

@@ -22,8 +22,7 @@ meet::Place place_of(const std::string& target) {
     const fs::path file = fs::path(target) / meet::kPlaceFile;
     if (path_exists(file)) return meet::read_place(file);
     throw DataError(
-        fmt::format("{}: there is no such file, so no job of several ranks runs into "
-                    "this folder now",
+        fmt::format("{}: there is no such file, so no job of several ranks uses this folder now",
                     file.string()));
   }
   const std::size_t colon = target.rfind(':');

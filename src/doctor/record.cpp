@@ -54,7 +54,7 @@ MemoryRecord parse_record(std::string_view text, const std::string& name) {
   if (json.contains("device_traces") || json.contains("segments")) return read_torch(file);
   if (json.contains("format") && file.at("format").text() == kFormat) return read_own(file);
   throw DataError(fmt::format(
-      "{}: this {} is no record of memory; expected one with format \"{}\", a Chrome trace "
+      "{}: this {} is not a record of memory; expected one with format \"{}\", a Chrome trace "
       "(traceEvents) or a PyTorch snapshot (device_traces)",
       name, pickle ? "pickle" : "JSON", kFormat));
 }

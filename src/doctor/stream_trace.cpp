@@ -178,7 +178,7 @@ struct StreamTrace::State {
       race.kind = "host";
       race.places = {{"used", used}, {"host", last_host}};
       race.remedy = fmt::format(
-          "before {}: synchronize the stream, or an event recorded behind {}, since the copy does "
+          "before {}: synchronize the stream, or an event recorded after {}, because the copy does "
           "not wait for the host",
           first_line(last_host), first_line(earlier.place));
     } else if (finding.earlier.buffer != finding.later.buffer) {
@@ -202,8 +202,8 @@ struct StreamTrace::State {
       if (early) {
         race.kind = "event too early";
         race.places.emplace_back("recorded", *early);
-        race.remedy = fmt::format("record the event behind {}, not at {}",
-                                  first_line(earlier.place), first_line(*early));
+        race.remedy = fmt::format("record the event after {}, not at {}", first_line(earlier.place),
+                                  first_line(*early));
       } else {
         race.remedy =
             fmt::format("before {}: torch.cuda.current_stream().wait_stream(S), S being {}",
@@ -284,7 +284,7 @@ void StreamTrace::wait(std::uintptr_t stream, std::uintptr_t event, const std::s
   const auto found = s.events.find(event);
   if (found != s.events.end()) return s.checker.wait(waits.handle, found->second);
   const std::string note =
-      fmt::format("{} waits for an event that was not recorded before: such a wait orders nothing",
+      fmt::format("{} waits for an event that was not recorded before; such a wait has no effect",
                   first_line(place));
   if (std::ranges::find(s.notes, note) == s.notes.end()) s.notes.push_back(note);
 }

@@ -27,7 +27,7 @@ std::string stream_report_text(const StreamReport& report) {
   if (!report.races.empty() && !report.notes.empty()) text += "\n";
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
   if (report.operations == 0)
-    text += "note: nothing was enqueued on a stream, so nothing was looked at\n";
+    text += "note: nothing was enqueued on a stream, so nothing was checked\n";
   else if (report.races.empty())
     text += "no race: every use of memory waits for those it depends on\n";
   return text;

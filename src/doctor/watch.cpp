@@ -65,9 +65,8 @@ KernelReport report_of_c(const std::vector<MadeKernels>& all) {
   }
   report.source = doctor::source_of(*compiler);
   report.notes.emplace_back(
-      "Generated C is written in vectors of 16 lanes: what the compiler leaves as a loop holds "
-      "these "
-      "already.");
+      "Generated C is written in vectors of 16 lanes: a loop that the compiler leaves holds these "
+      "vectors already.");
   Names names;
   for (const MadeKernels& made : all) {
     const std::size_t kernels = report.kernels.size();

@@ -49,10 +49,10 @@ struct Executable::State {
   /// Operands come to the host, results and overwritten inputs go back to where they were.
   std::vector<Tensor> run_on_copies(std::span<const Tensor> inputs) {
     if (!options.accelerator)
-      throw UsageError(fmt::format(
-          "an input is in the memory of {}, and the program runs on the CPU; bring it to the host "
-          "with to_host() or choose the device",
-          std::ranges::find_if(inputs, on_device)->device_memory()->device()));
+      throw UsageError(
+          fmt::format("an input is in the memory of {}, but the program runs on the CPU; copy it "
+                      "to the host with to_host(), or choose that device",
+                      std::ranges::find_if(inputs, on_device)->device_memory()->device()));
     const std::vector<Tensor> copies = on_host(inputs);
     std::vector<Tensor> outputs = backend->run(copies);
     for (Tensor& output : outputs) {

@@ -138,7 +138,7 @@ struct Layout {
 
 Layout layout_of(std::string_view text, const std::filesystem::path& path) {
   if (!text.starts_with(kMagic) || text.size() < 12)
-    throw DataError(fmt::format("{}: is no .npy file of NumPy's", path.string()));
+    throw DataError(fmt::format("{}: is not a .npy file of NumPy", path.string()));
   const auto byte = [&](std::size_t i) {
     return static_cast<std::size_t>(static_cast<unsigned char>(text[i]));
   };

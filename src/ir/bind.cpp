@@ -80,7 +80,9 @@ class Binder {
 std::int64_t Sizes::of(const Extent& extent) const {
   return extent.evaluate([&](SymbolId id) {
     if (id.index >= symbols_.size())
-      throw UsageError("a size of another Fusion was asked for, or one made after bind()");
+      throw UsageError(
+          "found a size of another Fusion, or one made after bind(); expected a size of this "
+          "Fusion");
     const Entry& entry = symbols_[id.index];
     if (!entry.value) throw UsageError(fmt::format("the size {} is set by no input", entry.name));
     return *entry.value;

@@ -327,7 +327,7 @@ void Fusion::remove_alias(ValId input) {
 
 void Fusion::remove_output(std::size_t position) {
   if (position >= ir_.outputs.size())
-    throw UsageError(fmt::format("the Fusion '{}' has {} outputs; there is no number {}", name_,
+    throw UsageError(fmt::format("the Fusion '{}' has {} outputs; found the number {}", name_,
                                  ir_.outputs.size(), position));
   const ValId id = ir_.outputs[position].val;
   --mutable_val(id).outputs;
@@ -337,7 +337,7 @@ void Fusion::remove_output(std::size_t position) {
 
 void Fusion::remove_input(ValId id) {
   if (!is_input(id))
-    throw UsageError(fmt::format("value {} is no input of the Fusion '{}'", id.index, name_));
+    throw UsageError(fmt::format("value {} is not an input of the Fusion '{}'", id.index, name_));
   if (!val(id).uses.empty() || is_output(id))
     throw UsageError(
         fmt::format("an input of the Fusion '{}' that is still used cannot be removed", name_));

@@ -61,7 +61,7 @@ Module open_module() {
     module.table = nullptr;
   }
 #else
-  module.reason = "machine code is generated for x86-64 only so far";
+  module.reason = "machine code is generated for x86-64 only";
 #endif
   return module;
 }

@@ -119,9 +119,8 @@ StreamId Timeline::add(Device& device, StreamHandle handle, bool adopted, std::s
     stream.clock[stream.index].store(stream.tail, std::memory_order_release);
     return {stream.index, stream.generation};
   }
-  throw UsageError(
-      fmt::format("stream: {} streams exist, which is the most; retire one before making another",
-                  kMaxStreams));
+  throw UsageError(fmt::format(
+      "stream: {} streams exist, the maximum; retire one before creating another", kMaxStreams));
 }
 
 StreamId Timeline::create(Device& device, std::string name) {

@@ -149,7 +149,7 @@ class AlignTest(tool.ToolTest):
         out, result = self.align("wrong-out", "--orders", orders, check=3)
         self.assertEqual(sorted(p.name for p in out.glob("*.csv")), [f"{stems[3]}.csv"])
         self.assertEqual(self.labels(out / f"{stems[3]}.csv"), gold)
-        for text in ("3 of 4 recordings could not be aligned", "is it the order of this recording?",
+        for text in ("3 of 4 recordings could not be aligned", "check that the order belongs to this recording",
                      f"{stems[1]}.txt:1:{len(gold[0]) + 2}: the model has no label", f"expected {stems[2]}.txt or"):
             self.assertIn(text, result.stderr)
 

@@ -58,9 +58,9 @@ class BesideTest(tool.ToolTest):
     def test_words_where_they_are_asked_for(self):
         folder = self.timit("words")
         card = self.card(folder, "--tier", "wrd")
-        self.assertIn('tier          "wrd": you asked for it', card)
+        self.assertIn('tier          "wrd": as requested', card)
         self.assertIn("2 labels, 16 segments", card)
-        self.assertIn('tier          "wrd": you asked for it', self.card(folder, "--tier", "WRD"))
+        self.assertIn('tier          "wrd": as requested', self.card(folder, "--tier", "WRD"))
         self.assertIn("did you mean 'wrd'?", self.card(folder, "--tier", "wrt", check=2))
         out = self.directory / "words-out"
         tool.run("train", self.config, "--data", folder, "--set", "data.tier=wrd",
@@ -152,7 +152,7 @@ class BesideTest(tool.ToolTest):
                 (folder / audio.stem).with_suffix(".txt").write_text("a b c\n")
         card = self.card(folder)
         self.assertIn("5 with labels", card)
-        self.assertIn("3 texts without times, which are no labels", card)
+        self.assertIn("3 texts without times, which are not labels", card)
         for path in folder.glob("*.phn"):
             path.with_suffix(".txt").write_text("a b c\n")
             path.unlink()

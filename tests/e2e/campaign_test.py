@@ -33,7 +33,7 @@ CODES = {"alloc": {4}, "thread": {4}, "open": {3}, "unnamed": set(), "write": {3
 
 # What a folder's list says of a file, as b2sum writes it; and what a command says that could not write the list.
 LISTED = re.compile(r"\\?[0-9a-f]{64}  [^/]+")
-UNLISTED = "the next run will not know what this one wrote"
+UNLISTED = "the next run cannot tell which files this one wrote"
 
 
 def is_list(path):

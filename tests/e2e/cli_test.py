@@ -313,7 +313,7 @@ class CliTest(tool.ToolTest):
         nothing = tool.run("doctor", "streams", "--", "segfuse", "info", check=0)
         self.assertIn("nothing was enqueued on a stream", nothing.stdout)
         foreign = tool.run("doctor", "streams", "--", "true", check=4)
-        self.assertIn("is not of segfuse's Python package", foreign.stderr)
+        self.assertIn("is not the command of segfuse's Python package", foreign.stderr)
         self.assertEqual(foreign.stderr.count("\n"), 1)
         tool.run("doctor", "streams", "--", "segfuse", "train", check=2)
         gpu = tool.run("doctor", "streams", "--", *command, "--device", "cuda")

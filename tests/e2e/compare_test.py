@@ -29,7 +29,7 @@ class CompareTest(small_corpus.CorpusTest):
         before = (out / "model.safetensors").read_bytes()
         plain = ("train", self.config, "--data", self.data, "--out", out, "--set", "training.epochs=1", "--overwrite")
         refused = tool.run(*plain, check=2).stderr
-        self.assertRegex(refused, "again/(linear_chain|softmax): there are results of a former run's comparison")
+        self.assertRegex(refused, "again/(linear_chain|softmax): this directory has the results of an earlier comparison")
         self.assertEqual((out / "model.safetensors").read_bytes(), before)
         tool.run(*plain, "--compare", check=0)
         for name in ("linear_chain", "softmax"):
@@ -125,9 +125,9 @@ class CompareTest(small_corpus.CorpusTest):
         self.assertIn("evaluation.background names 'nothing', which no measured segment has", said)
         labels = sorted({label for path in self.data.rglob("*.phn") for _, _, label in small_corpus.rows_of(path)})
         said = tool.run("eval", self.a, "--set", f"evaluation.background={json.dumps(labels)}", check=0).stderr
-        self.assertIn("the figures without the background are of nothing", said)
+        self.assertIn("no segment is left to evaluate without the background", said)
         refused = tool.run("eval", self.a, "--set", "model.width=3", check=2).stderr
-        self.assertIn("'model.width=3' is no setting of [evaluation]", refused)
+        self.assertIn("'model.width=3' is not a setting of [evaluation]", refused)
         # Two runs side by side.
         compared = self.directory / "fields-compared"
         self.assertIn("segment err", tool.run("compare", out, other, "--out", compared, check=0).stdout)

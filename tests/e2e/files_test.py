@@ -110,7 +110,7 @@ class FilesTest(tool.ToolTest):
         tool.run("eval", self.model, "--out", out, "--overwrite", check=0)
         tool.run("eval", self.model, "--out", out, check=0)
         before = contents(self.model)
-        self.refused("eval", self.model, "--out", self.model, words="training in this directory")
+        self.refused("eval", self.model, "--out", self.model, words="directory has a training")
         self.assertEqual(contents(self.model), before)
 
     def test_other_commands_keep_what_is_there(self):

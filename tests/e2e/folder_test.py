@@ -100,7 +100,7 @@ class FolderTest(RecordingsTest):
         again = tool.run("train", folder, *QUICK, cwd=work, check=0)
         self.assertIn("report: plain-model-2/report.html", again.stdout)
         refused = tool.run("init", folder, cwd=work, check=2)
-        self.assertIn("plain.toml: is there already", refused.stderr)
+        self.assertIn("plain.toml: the file exists already", refused.stderr)
         (work / "plain.toml").write_text("mine")
         tool.run("init", folder, cwd=work, check=2)
         self.assertEqual((work / "plain.toml").read_text(), "mine")
@@ -160,7 +160,7 @@ class FolderTest(RecordingsTest):
         self.assertNotIn("nan", trained.stderr)
         self.assertIn("2 to train on, 0 for development, 1 for test", trained.stderr)
         one = self.folder("one", 1)
-        self.assertIn("at least one to train on and one to measure with", self.card(one, check=3))
+        self.assertIn("at least one recording to train on and one to test on", self.card(one, check=3))
         none = self.directory / "unlabelled"
         none.mkdir()
         shutil.copy(self.recordings[0], none)
@@ -238,15 +238,15 @@ class FolderTest(RecordingsTest):
 
         folder = self.folder("words", 6, ".TextGrid", words)
         card = self.card(folder)
-        self.assertIn('tier          "phones": its labels come back most often', card)
+        self.assertIn('tier          "phones": its labels recur most often', card)
         self.assertIn('"words" (12 segments, 12 labels)', card)
-        self.assertIn('"words": you asked for it', self.card(folder, "--tier", "words"))
+        self.assertIn('"words": as requested', self.card(folder, "--tier", "words"))
         self.assertIn("did you mean 'words'?", self.card(folder, "--tier", "wrods", check=2))
         unclear = self.folder(
             "unclear", 6, ".TextGrid", lambda rows: textgrid({"a": rows, "b": rows})
         )
         self.assertIn("choose one with --tier", self.card(unclear, check=2))
-        self.assertIn('"b": you asked for it', self.card(unclear, "--tier", "b"))
+        self.assertIn('"b": as requested', self.card(unclear, "--tier", "b"))
 
     def test_labels_that_training_lacks_or_hardly_has(self):
         count = iter(range(100))
@@ -261,7 +261,7 @@ class FolderTest(RecordingsTest):
         card = self.card(folder)
         self.assertIn('hardly learnt: "rare" (1)', card)
         self.assertIn(
-            'not in the training recordings, so whatever is found there counts as wrong: "unheard"',
+            'not in the training recordings, so every segment decoded there counts as wrong: "unheard"',
             card,
         )
         tool.run("train", folder, *QUICK, "--out", self.directory / "odd-out", check=0)
@@ -270,11 +270,11 @@ class FolderTest(RecordingsTest):
         folder = self.folder("presets", 4)
         self.assertIn("preset        birdsong", self.card(folder))
         self.assertIn(
-            "preset        generic: you asked for it", self.card(folder, "--preset", "generic")
+            "preset        generic: as requested", self.card(folder, "--preset", "generic")
         )
         self.assertIn("did you mean 'speech'?", self.card(folder, "--preset", "speach", check=2))
         self.assertIn(
-            "looks at 20000 Hz and above", self.card(folder, "--preset", "mouse", check=2)
+            "uses frequencies from 20000 Hz on", self.card(folder, "--preset", "mouse", check=2)
         )
         refused = tool.run("train", self.directory / "presets.toml", "--preset", "bat", check=2)
         self.assertIn("--preset is for a folder", refused.stderr)

@@ -195,7 +195,7 @@ class ValuesTest(CorpusTest):
         _, _, errors = self.train("of-arrays-alone", arrays, check=3)
         self.assertIn("no audio file", errors)
         _, _, errors = self.train("without-rate", arrays, "--set", "features.kind=values", check=3)
-        self.assertIn("'features.frame_rate' must say how many rows of values are a second", errors)
+        self.assertIn("'features.frame_rate' is required for kind = \"values\": the number of rows per second", errors)
         model, metrics, errors = self.train("of-arrays", arrays, *self.VALUES, "--set", "training.epochs=12")
         self.assertNotIn("resampled", errors)
         self.assertGreater(metrics["frame_accuracy"], 0.5)

@@ -86,7 +86,7 @@ class GroupsTest(small_corpus.CorpusTest):
             target = given / split / path.parent.name / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
-        sentence = 'the split, as it is given, tears groups apart: "anna" is in the train set and in the test set, and likewise 4 more'
+        sentence = 'the given split separates recordings of one group: "anna" is in the train set and in the test set, and likewise 4 more'
         said = tool.run("train", self.config, "--data", given, "--out", self.directory / "torn", "--set", "data.group=folder", *QUICK,
                         check=0)
         self.assertIn(f"data.group: {sentence}", said.stderr)
@@ -105,7 +105,7 @@ class GroupsTest(small_corpus.CorpusTest):
     def test_what_does_not_fit_is_refused_by_name(self):
         for data, group, words in (
                 (self.flat, "folder", 'the recording "0_anna" lies in no folder of its own in the corpus'),
-                (self.birds, "bird", 'data.group is "bird", a column of a manifest, and there is no manifest'),
+                (self.birds, "bird", 'data.group is "bird", a column of a manifest, but there is no manifest'),
                 (self.list, "speaker", 'list.tsv:1: no column "speaker" in the header, which data.group names; it has id, audio, bird'),
                 (self.flat, "^(1)_", 'the recording "0_anna" does not fit data.group, which is "^(1)_"'),
                 (self.flat, "([0-9])_(a)", "has 2 pairs of parentheses; expected one"),

@@ -134,7 +134,7 @@ class HostileTest(tool.ToolTest):
                 (".TextGrid", textgrid([(0, 1, "a")], count=10**30), "expected a whole number"),
                 (".ctm", "x 1 0 1e400 a\n", "expected a number"),
                 ("_annot.json", emu(-5, 10), "expected"),
-                ("_annot.json", emu(2**40, 2**40), "do they belong together?"),
+                ("_annot.json", emu(2**40, 2**40), "check that they belong together"),
                 ("_annot.json", emu(2**60, 2**60), "expected"),
                 # Nests and laughs.
                 ("_annot.json", deep_json, "nests more than"),

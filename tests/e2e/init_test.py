@@ -133,21 +133,21 @@ class InitTest(CorpusTest):
                                ("model.dilations=[1]", "model.dilations: [1, 2] then, [1] now")):
             _, _, errors = self.begin("refused", "--set", setting, check=2)
             self.assertIn(words, errors)
-            self.assertIn("cannot begin with this model", errors)
+            self.assertIn("cannot start from this model", errors)
         _, _, errors = self.begin("refused", init=self.directory / "nowhere", check=3)
         self.assertIn("nowhere", errors)
         damaged = self.directory / "damaged.safetensors"
         damaged.write_bytes(self.source.read_bytes()[:500])
         self.assertIn("damaged.safetensors", self.begin("refused", init=damaged, check=3)[2])
         audio = sorted(self.data.rglob("*.wav"))[0]
-        self.assertIn(f"{audio}: byte 8: this is no safetensors file", self.begin("refused", init=audio, check=3)[2])
+        self.assertIn(f"{audio}: byte 8: this is not a safetensors file", self.begin("refused", init=audio, check=3)[2])
         # Into its own folder, whatever is allowed to be replaced there.
         for more in (["--overwrite"], ["--resume"]):
             self.assertIn("would replace it", self.begin("source", *more, check=2)[2])
 
     def test_a_comparison_is_said_to_lean(self):
         _, _, errors = self.begin("leaning", "--compare", *ONE_EPOCH)
-        self.assertIn("the comparison favours that one; leave --init out", errors)
+        self.assertIn("the comparison favours that head; leave --init out", errors)
         self.assertNotIn("favours", self.begin("upright", *ONE_EPOCH)[2])
 
     def test_families_of_durations(self):

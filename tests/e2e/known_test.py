@@ -151,13 +151,13 @@ class KnownTest(CorpusTest):
         for start, end, label, _ in self.decoded("runs", "--known", folder, sounds=[sound], model=chain)[sound.stem]:
             if start < until - 1e-6 and end > at + 1e-6:
                 self.assertEqual(label, wrong)
-        self.assertIn("--boundaries needs a semi-Markov model; the segments of this one, whose head is softmax",
+        self.assertIn("--boundaries needs a semi-Markov model; this one has the head softmax",
                       self.decoded("refused", "--boundaries", folder, model=chain, check=2))
 
     def test_what_does_not_fit_is_said(self):
         sound = self.sounds[0]
         self.assertIn("--known: ", self.decoded("refused", "--known", self.directory / "nowhere", check=2))
-        self.assertIn("is no directory of label files", self.decoded("refused", "--boundaries", sound, check=2))
+        self.assertIn("is not a directory of label files", self.decoded("refused", "--boundaries", sound, check=2))
         self.assertIn("would be written where label files are read",
                       self.decoded("truth", "--boundaries", self.truth, check=2))
         folder = self.directory / "other"

@@ -219,11 +219,11 @@ class LocalRanksTest(RanksTestCase):
                 (["--ranks=-3"], "between 2 and 4096"),
                 (["--ranks", "8"], "8 shards do not divide"),
                 (["--ranks", "2", "--devices", "all"], "excludes"),
-                (["--devices", "gpu:0"], "--devices 'gpu:0' names no GPUs; expected all, cpu, or GPUs as in cuda:0-3"),
-                (["--devices", "cuda:"], "names no GPUs"),
-                (["--devices", "cuda:3-1"], "names no GPUs"),
-                (["--devices", "cuda:0,"], "names no GPUs"),
-                (["--devices", "all", "--device", "cuda:1"], "say both where to train"),
+                (["--devices", "gpu:0"], "--devices 'gpu:0' does not name GPUs; expected all, cpu, or GPUs as in cuda:0-3"),
+                (["--devices", "cuda:"], "does not name GPUs"),
+                (["--devices", "cuda:3-1"], "does not name GPUs"),
+                (["--devices", "cuda:0,"], "does not name GPUs"),
+                (["--devices", "all", "--device", "cuda:1"], "both say where to train"),
                 (["--comm", "ucx"], "nccl")):
             result = tool.run(*self.arguments("refused", *more))
             self.assertEqual(result.returncode, 2, (more, result.stderr))
@@ -234,7 +234,7 @@ class LocalRanksTest(RanksTestCase):
             self.assertIn("libcuda", result.stderr)
         inside = tool.run(*self.arguments("refused", "--ranks", "2"), env={"RANK": "0", "WORLD_SIZE": "2"})
         self.assertEqual(inside.returncode, 2, inside.stderr)
-        self.assertIn("leave --ranks and --devices out there", inside.stderr)
+        self.assertIn("leave --ranks and --devices out", inside.stderr)
 
     def test_one_device_is_one_process(self):
         result = tool.run(*self.arguments("cpu", *FOUR, "--devices", "cpu"), check=0)
@@ -263,7 +263,7 @@ class LocalRanksTest(RanksTestCase):
         first, other = self.by_hand(self.arguments("mixed"), self.arguments("mixed", "--set", "training.learning_rate=1e-3"))
         code, _, errors = self.finish(first)
         self.assertEqual(code, 2, errors)
-        self.assertIn("rank 1 trains something else than rank 0", errors)
+        self.assertIn("rank 1 does not train the same as rank 0", errors)
         self.assertIn("training.learning_rate: 0.005 then, 0.001 now", errors)
         self.assertEqual(self.finish(other)[0], 2)
 

@@ -116,7 +116,7 @@ class ModelsTest(CorpusTest):
         for out in ("tones", "tones/", "./tones"):
             said = self.named("train", self.config, "--data", self.data, "--out", out, "--init", "tones", *ONE_EPOCH,
                               check=2, cwd=empty).stderr
-            self.assertIn("begins with the pretrained model of this name", said)
+            self.assertIn("starts from the pretrained model of this name", said)
         self.assertEqual(list(empty.iterdir()), [])
 
     def test_an_existing_path_wins(self):

@@ -129,7 +129,7 @@ class RanksTest(RanksTestCase):
     def test_ranks_that_train_something_else_are_refused(self):
         code, _, errors = self.finish(self.launch(None, (1, self.arguments("mixed")), (1, self.arguments("mixed", "--set", "training.learning_rate=1e-3"))))
         self.assertEqual(code, 2, errors)
-        self.assertIn("rank 1 trains something else than rank 0", errors)
+        self.assertIn("rank 1 does not train the same as rank 0", errors)
         self.assertIn("training.learning_rate: 0.005 then, 0.001 now", errors)
 
     def test_what_is_wrong_is_said_once(self):

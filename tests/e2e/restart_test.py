@@ -172,7 +172,7 @@ class RestartTest(RanksTestCase):
         code, _, errors = self.planted("others", "1:words:1:0", "--ranks", "2", "--restarts", "3")
         self.assertEqual(code, 2, errors)
         self.assertIn("all ranks start again from the beginning, since there is no checkpoint yet (restart 1 of 3)", errors)
-        self.assertIn("there is a started run in this directory", errors)
+        self.assertIn("this directory has a started run", errors)
         self.assertEqual(digest(self.directory / "others/checkpoint.safetensors"), before)
         self.assertFalse((self.directory / "others/model.safetensors").exists())
 
@@ -197,7 +197,7 @@ class RestartTest(RanksTestCase):
         lost = [(one[1], one[2]) for one in LOST.finditer(errors)]
         self.assertEqual(lost, [("1", lost[0][1])] * 3, errors)
         self.assertEqual(re.findall(r"\(restart (\d) of 2\)", errors), ["1", "2"])
-        self.assertRegex(errors, r"rank 1 \(pid \d+\) was killed .*; it was started again 2 times already \(--restarts 2\)")
+        self.assertRegex(errors, r"rank 1 \(pid \d+\) was killed .*; it was restarted 2 times already \(--restarts 2\)")
         # Rank 0 cannot take its file away where it is killed.
         for name, where, more in (("first", "0:data:8:16", ("--ranks", "2")), ("only", "0:files:9:0", ())):
             code, _, errors = self.planted(name, where, "--restarts", "1", *more, once=False)
@@ -261,7 +261,7 @@ class RestartTest(RanksTestCase):
                                 ({"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "2"}, "Slurm started these 3 processes (SLURM_STEP_NUM_TASKS=3)")):
             result = tool.run(*self.arguments("theirs", "--restarts", "3"), env=variables)
             self.assertEqual(result.returncode, 2, result.stderr)
-            self.assertIn(f"--restarts 3: {text}, and to start them again is its job", result.stderr)
+            self.assertIn(f"--restarts 3: {text} and is the one to restart them", result.stderr)
         result = tool.run(*self.arguments("theirs", "--ranks", "2", "--restarts", "-1"))
         self.assertEqual((result.returncode, "--restarts -1: expected" in result.stderr), (2, True), result.stderr)
         self.assertFalse((self.directory / "theirs").exists())

@@ -118,7 +118,7 @@ class ResumeTest(tool.ToolTest):
                                ("features.normalise_recording=true", "features.normalise_recording: false then, true now"),
                                ("training.select_by=loss", "training.select_by: ")):
             self.assertIn(words, refusal(self.data, "--set", setting))
-        self.assertIn("begin with this one's model: --init", refusal(self.data, "--set", "training.epochs=3"))
+        self.assertIn("start from this one's model (--init)", refusal(self.data, "--set", "training.epochs=3"))
         self.assertNotIn("--init", refusal(self.data, "--set", "features.fmin=300"))
         # Other labels of the same order, other gold, other audio.
         def corpus(name, change):

@@ -194,7 +194,7 @@ class RobustTest(tool.ToolTest):
         path.write_bytes(b"APETAGEX" + struct.pack("<IIII", 2000, 32, 0, 0xA0000000) + bytes(8) + b"\xff\xfb\x90\x64" + bytes(413))
         result = tool.run("decode", self.model, path, "--out", self.directory / "tagged", "--quiet", check=3)
         # libmpg123 writes warnings of its own.
-        self.assertIn("an APE tag stands before the audio", result.stderr)
+        self.assertIn("an APE tag precedes the audio", result.stderr)
 
     def test_numbers_of_segmentations_have_a_bound(self):
         recording = sorted((self.data / "train").glob("*.wav"))[0]
@@ -202,7 +202,7 @@ class RobustTest(tool.ToolTest):
             for count in (most + 1, 10**15, -1):
                 result = tool.run("decode", self.model, recording, "--out", self.directory / "many", f"--{flag}={count}",
                                   "--quiet", check=2)
-                self.assertIn(f"{flag} asks for {count} segmentations; expected 0 to {most}", self.sentence(result))
+                self.assertIn(f"{flag} is {count}; expected 0 to {most}", self.sentence(result))
 
     def with_a_long_one(self, name, times):
         """Six recordings, and a seventh that is one of them that many times over."""

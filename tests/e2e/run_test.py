@@ -72,12 +72,12 @@ class RunTest(tool.ToolTest):
         out.mkdir()
         (out / "output_1.npy").write_text("mine")
         message = self.run_it("--out", out, check=2).stderr
-        self.assertIn("output_1.npy is there already; pass --overwrite", message)
+        self.assertIn("output_1.npy exists already; pass --overwrite", message)
         self.assertEqual([p.name for p in out.iterdir()], ["output_1.npy"])
         self.assertEqual((out / "output_1.npy").read_text(), "mine")
         self.run_it("--out", out, "--overwrite")
         self.assertEqual(values_of((out / "output_1.npy").read_bytes()), [975])
-        self.assertIn("is no folder", self.run_it("--out", self.x, check=3).stderr)
+        self.assertIn("is not a folder", self.run_it("--out", self.x, check=3).stderr)
 
     def test_names_that_are_no_file_names(self):
         text = PROGRAM.replace('output %3 "y"', 'output %3 "../y"').replace("output %4", 'output %4 "a b"')
@@ -104,7 +104,7 @@ class RunTest(tool.ToolTest):
         self.assertIn("doubles.npy: holds f64[3], but the input 'scale' of the program is f32[M]", self.refused(self.program, *x, "--input", f"scale={doubles}"))
         short = self.write("short.npy", npy((2,), [1, 2]))
         self.assertIn("'scale'", self.refused(self.program, *x, "--input", f"scale={short}"))
-        self.assertIn("is no .npy file", self.refused(self.program, *x, "--input", f"scale={self.program}", code=3))
+        self.assertIn("is not a .npy file", self.refused(self.program, *x, "--input", f"scale={self.program}", code=3))
         cut = self.write("cut.npy", npy((3,), [1, 2]))
         self.assertIn("holds 8 bytes of elements, expected 12", self.refused(self.program, *x, "--input", f"scale={cut}", code=3))
         self.assertIn("nothing.npy", self.refused(self.program, *x, "--input", "scale=nothing.npy", code=3))

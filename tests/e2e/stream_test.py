@@ -130,7 +130,7 @@ class StreamTest(tool.ToolTest):
         # The network of the others looks ahead, too.
         error = self.stream([], "--lookahead", 0.001, check=2)
         self.assertLess(least["lstm"], float(error.split("expected at least ")[1].split(" s")[0]) - 0.01)
-        self.assertIn("attention looks at all that came before", self.stream(
+        self.assertIn("attention uses all earlier frames", self.stream(
             [], model=self.train("causal-attention", "--set", "model.causal=true", "--set", "model.attention_blocks=1"),
             check=2))
 
@@ -205,7 +205,7 @@ class StreamTest(tool.ToolTest):
         self.assertEqual(self.segments, whole)
         self.assertIn("leave the encoding out", self.stream([header, half], "--encoding", "s16le", check=2))
         self.assertIn("does not begin with the header", self.stream([half], "--encoding", "wav", check=3))
-        self.assertIn("8000 were asked for", self.stream([header, half], "--rate", 8000, check=2))
+        self.assertIn("8000 were requested", self.stream([header, half], "--rate", 8000, check=2))
         self.assertIn("integers of 16 bits", self.stream([header[:34] + b"\x08" + header[35:], half], check=3))
         # What came before it in the same piece is not lost.
         first = [x / 32768 for x in array.array("h", half)]
@@ -218,10 +218,10 @@ class StreamTest(tool.ToolTest):
 
     def test_models_that_need_the_whole_recording_are_refused(self):
         for name, settings, words in (
-                ("attention", ["model.attention_blocks=1"], "sees the whole recording"),
-                ("recurrent", ["model.recurrent_blocks=1"], "sees the whole recording"),
-                ("normalised", ["features.normalise_recording=true"], "normalised over the whole"),
-                ("whisper", ["features.kind=whisper", "features.n_mels=80"], "its loudest frame")):
+                ("attention", ["model.attention_blocks=1"], "needs the whole recording"),
+                ("recurrent", ["model.recurrent_blocks=1"], "needs the whole recording"),
+                ("normalised", ["features.normalise_recording=true"], "features over the whole"),
+                ("whisper", ["features.kind=whisper", "features.n_mels=80"], "the loudest frame")):
             with self.subTest(name):
                 more = [word for one in [*settings, "training.epochs=1"] for word in ("--set", one)]
                 self.assertIn(words, self.stream([self.samples[:100]], model=self.train(name, *more), check=2))

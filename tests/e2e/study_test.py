@@ -146,7 +146,7 @@ class StudyTest(small_corpus.CorpusTest):
         shutil.rmtree(part / "fold-3")
         models = [(part / f"fold-{i}" / "model.safetensors").read_bytes() for i in (1, 2)]
         _, refused = self.study("part", "--folds", "3", check=2)
-        self.assertIn("there is a study in this directory; continue it by --resume", refused.stderr)
+        self.assertIn("this directory has a study; pass --resume to continue it", refused.stderr)
         _, said = self.study("part", "--folds", "3", "--resume")
         self.assertEqual([(part / f"fold-{i}" / "model.safetensors").read_bytes() for i in (1, 2)], models)
         self.assertEqual((part / "recordings.json").read_bytes(), (whole / "recordings.json").read_bytes())
@@ -158,9 +158,9 @@ class StudyTest(small_corpus.CorpusTest):
         _, refused = self.study("part", "--folds", "4", "--resume", check=2)
         self.assertIn("data.folds: 3 then, 4 now", refused.stderr)
         _, refused = self.study("part", "--seeds", "2", "--overwrite", check=2)
-        self.assertRegex(refused.stderr, "part/fold-[123]: there is a run here that is not one of this study")
+        self.assertRegex(refused.stderr, "part/fold-[123]: there is a run here that does not belong to this study")
         _, refused = self.study("part/fold-1", "--seeds", "2", check=2)
-        self.assertIn("there is a training in this directory", refused.stderr)
+        self.assertIn("this directory has a training", refused.stderr)
         # Further seeds are more of the same.
         seeds, _ = self.study("more", "--seeds", "2")
         before = (seeds / "seed-2" / "model.safetensors").read_bytes()
@@ -169,16 +169,16 @@ class StudyTest(small_corpus.CorpusTest):
         self.assertEqual(len(self.values(seeds)["points"][0]["runs"]), 3)
 
     def test_what_cannot_work_is_said_before_the_first_run(self):
-        for arguments, words in (((), "something that its runs differ in"),
+        for arguments, words in (((), "must differ in something"),
                                  (("--folds", "1"), "--folds is 1; expected 2 or more"),
                                  (("--folds", "-2"), "--folds is -2"),
                                  (("--seeds", "0"), "--seeds is 0"),
                                  (("--search", "model.width"), "expected section.key=a,b,c"),
                                  (("--search", "model.width=8"), "expected section.key=a,b,c"),
-                                 (("--seeds", "2", "--search", "training.seed=1,2"), "the search has training.seed, which --seeds sets"),
+                                 (("--seeds", "2", "--search", "training.seed=1,2"), "the search sets training.seed, and so does --seeds"),
                                  (("--search", "model.width=8,,16"), "expected section.key=a,b,c"),
                                  (("--search", "model.widht=8,16"), "did you mean 'width'?"),
-                                 (("--search", "model.width=8,16", "--folds", "2"), "goes with --seeds alone")):
+                                 (("--search", "model.width=8,16", "--folds", "2"), "can be combined with --seeds only")):
             out, refused = self.study("refused", *arguments, check=2)
             self.assertIn(words, refused.stderr)
             self.assertEqual(refused.stderr.count("\n"), 1, refused.stderr)

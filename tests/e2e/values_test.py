@@ -1,4 +1,4 @@
-"""A folder of recordings that are no audio is enough: arrays, tables and sequences with labels beside them."""
+"""A folder of recordings that are not audio is enough: arrays, tables and sequences with labels beside them."""
 
 import csv
 import json
@@ -83,7 +83,7 @@ class TrainTest(ValuesFolder):
             "50 rows a second: rows over the end of the last label, which agree in all 12 recordings",
             "channels      3\n",
             "3 labels",
-            "preset        generic: the recordings are no audio",
+            "preset        generic: the recordings are not audio",
             "9 to train on, 1 for development, 2 for test",
         ):
             self.assertIn(words, trained.stderr)
@@ -200,12 +200,12 @@ class FrameRateTest(ValuesFolder):
 
     def test_what_the_user_says_wins(self):
         self.assertEqual(self.rate("said", 50.0, "--frame-rate", "49.9"), 49.9)
-        self.assertIn("49.9 rows a second: you asked for it", self.init(self.directory / "said", "--frame-rate", "49.9"))
+        self.assertIn("49.9 rows a second: as requested", self.init(self.directory / "said", "--frame-rate", "49.9"))
         config = self.directory / "said.toml"
         shown = tool.run("train", config, "--frame-rate", "48", "--print-config", check=0).stdout
         self.assertIn("frame_rate = 48", shown)
         wrong = self.refused(self.directory / "said", "--frame-rate", "60")
-        self.assertIn("do they belong together?", wrong)
+        self.assertIn("check that they belong together", wrong)
         self.assertIn("r00.csv:", wrong)
 
     def test_labels_that_end_early_do_not_agree(self):
@@ -233,9 +233,9 @@ class FrameRateTest(ValuesFolder):
         for rate, words in (("fast", "is 'fast'"), ("0", "above 0"), ("-5", "above 0"), ("nan", "above 0"), ("1e10", "up to 1e9")):
             self.assertIn(words, self.refused(folder, f"--frame-rate={rate}", check=2))
         self.assertIn("the preset 'birdsong' is for sound", self.refused(folder, "--preset", "birdsong", check=2))
-        self.assertIn("preset        generic: you asked for it", self.init(folder, "--preset", "generic"))
+        self.assertIn("preset        generic: as requested", self.init(folder, "--preset", "generic"))
         sound, _ = self.corpus(train=4, test=2)
-        self.assertIn("--frame-rate is for recordings that are no audio", self.refused(sound, "--frame-rate", "50", check=2))
+        self.assertIn("--frame-rate is for recordings that are not audio", self.refused(sound, "--frame-rate", "50", check=2))
 
 
 class MalformedTest(ValuesFolder):
@@ -275,9 +275,9 @@ class MalformedTest(ValuesFolder):
 
     def test_folders_without_pairs(self):
         folder = self.folder("alone", 4, write=lambda stem, rows, labels: stem.with_suffix(".npy").write_bytes(array(rows)))
-        self.assertIn("4 recordings that are no audio (arrays, tables or sequences) and 0 label files", self.refused(folder))
+        self.assertIn("4 recordings that are not audio (arrays, tables or sequences) and 0 label files", self.refused(folder))
         one = self.folder("single", 1)
-        self.assertIn("at least one to train on and one to measure with", self.refused(one))
+        self.assertIn("at least one recording to train on and one to test on", self.refused(one))
         some = self.folder("some", 6)
         (some / "r05.csv").unlink()
         self.assertIn("1 recording without labels: r05.npy", self.init(some))

@@ -85,7 +85,7 @@ class WfdbTest(tool.ToolTest):
         result = tool.run("train", folder, "--out", model, *QUICK[:-1], "--json", check=0)
         for words in ('"ii": the first annotator that all recordings have; --tier chooses another',
                       "2; number 1 (from 0) is taken, which the tier is of", "ecg: 250 Hz", "4 labels",
-                      "which nobody has looked at: they are left out"):
+                      "not annotated: they are left out"):
             self.assertIn(words, result.stderr)
         self.assertNotIn("resampled", result.stderr)
         self.assertLess(json.loads(result.stdout)["label_error_rate"], 0.7)

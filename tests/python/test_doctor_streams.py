@@ -178,7 +178,7 @@ def test_a_program_without_a_gpu_is_told_so(tmp_path):
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, env=os.environ,
     )  # fmt: skip
     assert done.returncode == 5
-    assert "PyTorch sees no CUDA device here, so nothing was looked at" in done.stdout
+    assert "PyTorch sees no CUDA device here, so nothing was checked" in done.stdout
 
 
 def test_watch_needs_a_gpu():

@@ -267,7 +267,7 @@ def test_the_same_architecture_learns_the_same(tmp_path):
     given = train(tmp_path / "given", module)
     assert given.parameter_count == own.parameter_count
     assert np.abs(own.parameters["stem.weight"] - first["stem.weight"]).max() > 1e-3
-    for name, parameter in module.pairs():  # it holds what was trained
+    for name, parameter in module.pairs():  # has the trained weights
         np.testing.assert_allclose(in_our_layout(parameter), own.parameters[name], atol=1e-4)
     for name in ("emission.weight", "crf.transition", "crf.duration"):
         np.testing.assert_allclose(given.parameters[name], own.parameters[name], atol=1e-4)
@@ -382,7 +382,7 @@ def test_a_weight_that_is_no_number_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"model.width": 5}, "model.width is of the encoder that"),
+        ({"model.width": 5}, "model.width describes the built-in encoder"),
         ({"training.batch_size": 6}, "batch_size is 6; .* a power of two"),
         ({"training.batch_frames": 600}, "batch_frames is 600"),
         ({"training.batch_size": 4, "training.shards": 2}, "shards is 2; .* leave it out"),
@@ -398,7 +398,7 @@ def test_recordings_longer_than_a_table_are_refused(tmp_path):
     assert "encoder.frozen" not in model.parameters
     with pytest.raises(segfuse.DataError, match="300 frames; the encoder takes at most 260"):
         model.decode(np.zeros((300, 3), np.float32))
-    with pytest.raises(segfuse.DataError, match="has not"):
+    with pytest.raises(segfuse.DataError, match="but the module does not"):
         segfuse.Model.load(model.path, encoder=nn.Linear(3, 4))
 
 
@@ -433,7 +433,7 @@ def test_a_model_of_parts_decodes_as_they_do(parts, tmp_path):
     again = segfuse.Model.load(tmp_path / "parts.safetensors")
     assert again.labels == labels
     assert again.decode(ARRAYS[0]).segments == found.segments
-    with pytest.raises(segfuse.UsageError, match="there is a file already"):
+    with pytest.raises(segfuse.UsageError, match="the file exists already"):
         again.save(tmp_path / "parts.safetensors")
     again.save(tmp_path / "parts.safetensors", overwrite=True)
 
@@ -449,7 +449,7 @@ def test_without_a_layer_each_frame_has_its_best_label(parts):
         segfuse.Model.from_torch(module, **how, crf=SemiMarkovCRF(4, 5))
     with pytest.raises(segfuse.UsageError, match="crf is a Linear, expected a segfuse.torch"):
         segfuse.Model.from_torch(module, **how, crf=nn.Linear(3, 3))
-    with pytest.raises(segfuse.UsageError, match="number of their channels"):
+    with pytest.raises(segfuse.UsageError, match="number of channels"):
         segfuse.Model.from_torch(module, **{**how, "channels": 0})
     with pytest.raises(segfuse.UsageError, match="3 numbers a step, and scores of 2 labels are 2"):
         segfuse.Model.from_torch(module, **{**how, "labels": ["x", "y"]})
@@ -562,7 +562,7 @@ class Branches(nn.Module):
 def test_what_depends_on_the_number_of_frames_is_refused(condition, stride, frames):
     how = {"labels": ["a", "b"], "features": VALUES, "channels": 3}
     with pytest.raises(
-        segfuse.UsageError, match=f"something else for {frames} frames than for 240"
+        segfuse.UsageError, match=f"other operations for {frames} frames than for 240"
     ):
         segfuse.Model.from_torch(Branches(condition, stride), **how)
     segfuse.Model.from_torch(Branches(lambda _: True, stride), **how)
@@ -621,8 +621,8 @@ def test_parameters_that_the_model_does_not_have_are_said(tmp_path):
         ({"features": None}, "features is None, expected settings"),
         ({"features": {3: 4}}, "features"),
         ({"channels": 2**40}, "channels is 1099511627776, expected an integer from 0"),
-        ({"device": 3}, "device is 3, expected a text"),
-        ({"labels": "abc"}, "expected a list of texts"),
+        ({"device": 3}, "device is 3, expected a string"),
+        ({"labels": "abc"}, "expected a list of strings"),
         ({"labels": ["a", "", "d"]}, "empty"),
         ({"labels": ["a", "a", "d"]}, "twice|several|same"),
     ],

@@ -191,13 +191,13 @@ def test_bad_weights(weights, message):
 
 
 def test_bad_number_of_threads():
-    with pytest.raises(segfuse.UsageError, match="-1 threads asked for"):
+    with pytest.raises(segfuse.UsageError, match="found -1 threads"):
         segfuse.set_threads(-1)
 
 
 def test_bad_priors():
     zeros = np.zeros((2, 2))
-    with pytest.raises(segfuse.UsageError, match="-1 rows asked for"):
+    with pytest.raises(segfuse.UsageError, match="found -1 rows"):
         segfuse.sample_prior(zeros, zeros, rows=-1, min_frames=3, seed=0)
     with pytest.raises(segfuse.UsageError, match="tables disagree"):
         segfuse.sample_prior(zeros, np.zeros((2, 3)), rows=1, min_frames=3, seed=0)
@@ -235,6 +235,51 @@ def test_devices_without_an_engine(torch):
     x = model.inputs(torch.from_numpy)
     with pytest.raises(segfuse.UsageError, match="emission lies on the meta device"):
         segfuse.log_partition(**x | {"emission": x["emission"].to("meta")})
+
+
+def test_sums_that_overflow():
+    x = random_model(lengths=(5, 4), full=False).inputs()
+    x["emission"] = np.full_like(x["emission"], 1.7e308)
+    for function in (segfuse.log_partition, segfuse.posteriors, segfuse.viterbi):
+        with pytest.raises(segfuse.DataError, match="add up to more than a double holds"):
+            function(**x)
+
+
+def masked(values):
+    return np.ma.masked_array(values, np.zeros_like(values, dtype=bool))
+
+
+def test_masked_arrays(torch, jax):
+    """A mask is refused wherever an array comes in; it would get lost in silence."""
+    import segfuse.jax
+    import segfuse.torch
+
+    x, ones = random_model(lengths=(5, 4)).inputs(), np.ones((2, 3), np.float32)
+    calls = [
+        (f"{name} is", lambda name=name: segfuse.log_partition(**x | {name: masked(x[name])}))
+        for name in x
+    ]
+    crf = segfuse.torch.SemiMarkovCRF(num_classes=2, max_duration=3)
+    fusion = segfuse.Fusion()
+    value = fusion.input("x", "float32", (2, 3))
+    plain = (x["emission"], x["transition"], x["duration"])
+    calls += [
+        ("labels is", lambda: segfuse.loss(**x, labels=masked(LABELS))),
+        (
+            "weights is",
+            lambda: segfuse.log_partition_and_gradients(**x, weights=masked(np.ones(2))),
+        ),
+        ("an argument is", lambda: segfuse.compile(lambda x: x + 1)(masked(ones))),
+        ("an argument is", lambda: segfuse.compile(lambda x: x + masked(ones))(ones)),
+        ("an argument is", lambda: value + masked(ones)),
+        ("repeat: repeats is", lambda: segfuse.ops.repeat(value, masked(np.array([1, 2])), 0)),
+        ("digitize: bins is", lambda: segfuse.ops.digitize(value, masked(np.array([1.0, 2.0])))),
+        ("lengths is", lambda: crf(torch.zeros(2, 5, 2), LABELS, masked(np.array([5, 4])))),
+        ("emission is", lambda: segfuse.jax.log_partition(masked(plain[0]), *plain[1:])),
+    ]
+    for what, call in calls:
+        with pytest.raises(segfuse.UsageError, match=f"{what} a masked array, expected an array"):
+            call()
 
 
 def test_error_classes():

@@ -333,7 +333,7 @@ def test_bad_scopes(more, message):
 
 
 def test_bad_numbers():
-    with pytest.raises(segfuse.UsageError, match="0 best segmentations were asked for"):
+    with pytest.raises(segfuse.UsageError, match="found 0 best segmentations"):
         segfuse.k_best(**TAIL.inputs(), n=0)
     with pytest.raises(segfuse.UsageError, match="-1"):
         segfuse.boundary_within(**TAIL.inputs(), tolerance=-1)

@@ -256,7 +256,7 @@ def test_other_segmentations(place, model):
         (lambda m, x: m.decode(x, 16000, k_best=-1), segfuse.UsageError, "k_best is -1"),
         (lambda m, x: m.decode(x, 16000, k_best=10**6), segfuse.UsageError, "expected 0 to 1000"),
         (lambda m, x: m.decode("\udce9.wav"), segfuse.DataError, "\udce9.wav: "),
-        (lambda m, x: m.align(x, "\udce9", 16000), segfuse.UsageError, "a text in UTF-8"),
+        (lambda m, x: m.align(x, "\udce9", 16000), segfuse.UsageError, "a string that UTF-8"),
         (lambda m, x: m.decode(x, 16000, seed=1.5), segfuse.UsageError, "seed is 1.5"),
         (lambda m, x: m.decode_all([x, x[None]], 16000), segfuse.UsageError, "recording 1 has"),
     ],
@@ -441,7 +441,7 @@ def test_orders_that_are_none_are_refused(place, model):
     for order, kind, words in (
         ("s00 zz", segfuse.DataError, "the order:1:5: the model has no label"),
         (["s00", "zz"], segfuse.UsageError, "'zz'"),
-        (["s00"] * 5000, segfuse.DataError, "is it the order of this recording"),
+        (["s00"] * 5000, segfuse.DataError, "check that the order belongs to this recording"),
         ("", segfuse.DataError, "no labels"),
     ):
         with pytest.raises(kind, match=words):

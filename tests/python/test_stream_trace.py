@@ -117,7 +117,7 @@ def test_an_event_before_the_work_is_named_with_its_line():
     (race,) = p.read(SIDE, SOURCE).races()
     assert race["kind"] == "event too early"
     assert race["remedy"] == (
-        "record the event behind train.py:4 in step, not at train.py:3 in step"
+        "record the event after train.py:4 in step, not at train.py:3 in step"
     )
 
 

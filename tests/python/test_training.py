@@ -125,7 +125,7 @@ def test_groups_of_arrays_and_of_folders_stay_together(place, tmp_path):
     for change, words in (
         ({"groups": birds[:3]}, "12 recordings and 3 groups"),
         ({"groups": ["", *birds[1:]]}, r"groups\[0\] is empty"),
-        ({"groups": [3, *birds[1:]]}, r"groups\[0\] is 3, expected a text"),
+        ({"groups": [3, *birds[1:]]}, r"groups\[0\] is 3, expected a string"),
         ({"groups": ["bird"] * 12}, 'all 12 recordings are of one group, "bird"'),
         ({"group": "folder"}, "pass groups=, one for each"),
     ):
@@ -187,7 +187,7 @@ def test_what_cannot_be_studied_is_said(place, tmp_path):
         ({"search": {"model.widht": [8, 16]}}, "did you mean 'width'"),
         ({"shares": [1, 0.5]}, "rising numbers"),
         ({"shares": ["half"]}, r"shares\[0\] is 'half', expected a number"),
-        ({"folds": 2, "search": {"model.width": [8, 16]}}, "goes with --seeds alone"),
+        ({"folds": 2, "search": {"model.width": [8, 16]}}, "can be combined with --seeds only"),
         ({"folds": 2, "encoder": None}, "leave encoder= out"),
     ):
         with pytest.raises(segfuse.UsageError, match=words):
@@ -292,7 +292,7 @@ def relabelled(*rows):
         (lambda p: segfuse.train(), segfuse.UsageError, "nothing was given to train on"),
         (lambda p: segfuse.train(out=p / "never"), segfuse.UsageError, "nothing was given"),
         (with_(out=None), segfuse.UsageError, "pass out="),
-        (with_(data="x"), segfuse.UsageError, "a folder was named as well"),
+        (with_(data="x"), segfuse.UsageError, "a folder was given as well"),
         (with_(labels=None), segfuse.UsageError, "without labels"),
         (with_(labels=LABELS[:3]), segfuse.UsageError, "4 recordings and 3 labels"),
         (with_(splits=["train"]), segfuse.UsageError, "4 recordings and 1 splits"),
@@ -332,7 +332,7 @@ def relabelled(*rows):
         (with_(labels=relabelled((0, 1))), segfuse.UsageError, r"labels\[1\]\[0\] is \(0, 1\)"),
         (with_(labels=relabelled("abc")), segfuse.UsageError, r"labels\[1\]\[0\] is 'abc'"),
         (with_(labels=relabelled((0, 1, 2))), segfuse.UsageError, r"labels\[1\]\[0\] is 2, exp"),
-        (with_(labels=relabelled((0, 1, "\udce9"))), segfuse.UsageError, "a text in UTF-8"),
+        (with_(labels=relabelled((0, 1, "\udce9"))), segfuse.UsageError, "a string that UTF-8"),
         (
             with_(recordings=spoilt(1e300)),
             segfuse.DataError,
@@ -343,7 +343,7 @@ def relabelled(*rows):
             segfuse.UsageError,
             "two places for the data: data.path is 'elsewhere', and recordings in memory",
         ),
-        (with_(tier="\udce9"), segfuse.UsageError, "tier is '.udce9', expected a text in UTF-8"),
+        (with_(tier="\udce9"), segfuse.UsageError, "tier is '.udce9', expected a string that UTF-8"),
         (with_(labels=relabelled((0, "b", "c"))), segfuse.UsageError, "'b', expected a number"),
         (
             with_(labels=relabelled((0, np.nan, "a"))),
@@ -418,12 +418,17 @@ def test_arguments_of_other_kinds_are_one_sentence(trained, tmp_path):
          r"labels\[0\] is None"),
         (lambda: segfuse.train(out="", recordings=ARRAYS, labels=LABELS, frame_rate=50), "pass out="),
         (lambda: segfuse.train(out=tmp_path / "x", recordings=ARRAYS, labels=LABELS, frame_rate=10**400),
-         "beyond the numbers"),
+         "outside the range"),
         (lambda: trained.decode([[1.0, 2.0, 3.0], [1.0]]), "several lengths"),
         (lambda: trained.decode(np.ma.masked_array(values, values > 1)), "masked array"),
+        (lambda: segfuse.Model.load("a\0b"), "path without a NUL character"),
+        (lambda: segfuse.Model.load(3), "path is 3, expected a path"),
+        (lambda: trained.save("a\0b"), "path without a NUL character"),
+        (lambda: segfuse.train("a\0b", out=tmp_path / "x"), "path without a NUL character"),
+        (lambda: segfuse.evaluate("a\0b"), "path without a NUL character"),
         (lambda: trained.align(values, ["rest", 1]), "expected labels"),
         (lambda: trained.align(values, 5), "the order is 5"),
-        (lambda: trained.align(values, {"rest"}), "expected a text or a sequence"),
+        (lambda: trained.align(values, {"rest"}), "expected a string or a sequence"),
     ]:  # fmt: skip
         with pytest.raises(segfuse.UsageError, match=words):
             call()

@@ -108,6 +108,45 @@ class Docs(CheckerTest):
         self.write("docs/c.md", "# C\n")
         self.assert_found("docs/c.md:1: packaging/site/mkdocs.yml does not name this page")
 
+    def test_messages(self):
+        self.write(
+            "src/a.cpp",
+            'f("{} is no number; "\n  "replace it by --overwrite");  // a comment: "x is no y"\n'
+            'g("is no name");\nconstexpr int kMostRows = 3;\nh("there is no file of this name");\n',
+        )
+        self.write(
+            "python/b.py",
+            '"""A path is no text here."""\nfail(f"{x} was asked for, expected {y}")\n',
+        )
+        self.assert_found(
+            "src/a.cpp:1: 'is no number' in a message; say it in plain words",
+            "src/a.cpp:1: 'by --overwrite' in a message; say it in plain words",
+            "src/a.cpp:3: 'is no name' in a message; say it in plain words",
+            "src/a.cpp:4: the name kMostRows; a limit is a kMax or a kMin",
+            "python/b.py:2: 'asked for' in a message; say it in plain words",
+        )
+
+    def test_decisions(self):
+        head = "Status: accepted. Date: 2026-11-26.\n\nText.\n"
+        self.write("docs/decisions/001-a.md", f"# 001. The first\n\n{head}")
+        self.write("docs/decisions/002-b.md", f"# 002. The second\n\n{head}")
+        rows = [
+            "| [001](001-a.md) | The first | 2026-11-26 | accepted |",
+            "| [002](002-b.md) | The second | 2026-11-26 | accepted |",
+        ]
+        self.write("docs/decisions/index.md", "# Decisions\n\n" + "\n".join(rows) + "\n")
+        self.assert_clean()
+        self.write("docs/decisions/index.md", f"# Decisions\n\n{rows[0]}\n")
+        self.write("docs/decisions/001-a.md", "# The first\n\nText.\n")
+        self.write("docs/decisions/004-c.md", f"# 004. The third\n\n{head}")
+        self.assert_found(
+            "docs/decisions/001-a.md:1: a decision starts with '# NNN. Title', a blank line and"
+            " 'Status: accepted. Date: YYYY-MM-DD.'",
+            "docs/decisions/002-b.md:1: docs/decisions/index.md lacks its row,"
+            " | [002](002-b.md) | The second | 2026-11-26 |",
+            "docs/decisions/004-c.md:1: decision 003 was expected here; numbers have no gaps",
+        )
+
     def test_comments_for_tests(self):
         self.write("docs/a.md", "<!-- not run: a text -->\n```\nx\n```\n")
         self.assert_found("docs/a.md:2: comments for tests before a block that no test runs")

@@ -39,7 +39,7 @@ struct KernelInfo {
   std::optional<std::uint64_t> spill_store_bytes;
   std::optional<std::uint64_t> spill_load_bytes;
   std::optional<std::uint64_t> stack_bytes;
-  std::uint64_t shared_bytes = 0;  ///< without what is asked for at the launch
+  std::uint64_t shared_bytes = 0;  ///< without the dynamic shared memory of the launch
   std::optional<std::uint64_t> barriers;
   std::uint64_t max_threads = 0;  ///< of a block, as declared; 0: not declared
   std::uint64_t code_bytes = 0;   ///< 0: the input is no machine code

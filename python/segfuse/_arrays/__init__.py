@@ -10,6 +10,7 @@ import numpy as np
 
 from .._dtypes import dtype_name
 from .._errors import UsageError
+from .._numbers import need_no_mask
 from .base import ELSEWHERE, ON_HOST, Kind, NoArray
 from .jax import JaxKind
 from .numpy import NumpyKind, ScalarKind
@@ -66,6 +67,7 @@ def _find_kind(value: Any) -> Kind:
     torch = sys.modules.get("torch")
     jax = sys.modules.get("jax")
     if isinstance(value, np.ndarray):
+        need_no_mask("an argument", value)
         return NUMPY
     if isinstance(value, np.generic):
         return SCALAR
@@ -111,6 +113,7 @@ def readable(name: str, array: Any, *, differentiable: bool = False) -> Any:
     """The array as the CRF takes it; None stays None."""
     if array is None:
         return None
+    need_no_mask(name, array)
     return kind_of(array).readable(name, array, differentiable=differentiable)
 
 

@@ -35,7 +35,7 @@ class Kind:
         """UsageError unless programs run where the array lies: the CPU and CUDA devices."""
         if self.place(array) == ELSEWHERE:
             raise UsageError(
-                f"{name} lies on a device; compiled functions run on the CPU and on CUDA devices, "
+                f"{name} lies on a device; compiled functions run on the CPU and on CUDA devices; "
                 "move it there"
             )
 
@@ -53,7 +53,7 @@ class Kind:
         if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) != 1:
             raise UsageError(
                 f"{name} is a {type(array).__name__} on a device; on GPUs segfuse takes PyTorch "
-                "tensors, move it to the CPU or to PyTorch"
+                "tensors; move it to the CPU or to PyTorch"
             )
         return array
 

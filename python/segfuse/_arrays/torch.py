@@ -71,8 +71,8 @@ def need_memory(name: str, tensor: Any) -> None:
         if tensor.is_meta:
             raise UsageError(f"{name} lies on the meta device, which holds no numbers")
         raise UsageError(
-            f"{name} has no memory; if FSDP has freed it behind forward(), gather it with "
-            "module.unshard(), or make and use the model of the scores within one call"
+            f"{name} has no memory; if FSDP freed it after forward(), gather it with "
+            "module.unshard(), or create and use the object with the scores within one call"
         )
 
 
@@ -90,7 +90,7 @@ class TorchKind(Kind):
         if not array.is_cpu and not array.is_cuda:
             raise UsageError(
                 f"{name} lies on {array.device}; compiled functions run on the CPU and on CUDA "
-                "devices, pass x.cpu()"
+                "devices; pass x.cpu()"
             )
 
     def need_constant(self, name: str, array: Any) -> None:
@@ -98,8 +98,8 @@ class TorchKind(Kind):
         followed = derivative_of(array)
         if followed is not None:
             raise UsageError(
-                f"{name} {followed}, which PyTorch sees through arguments of compiled functions "
-                "only; pass it as one, or detach it"
+                f"{name} {followed}, which PyTorch records only for arguments of compiled "
+                "functions; pass it as an argument, or detach it"
             )
 
     def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:

@@ -96,8 +96,8 @@ class Call:
                 hash(leaf)
             except TypeError:
                 raise UsageError(
-                    f"{self.name(i)} is {describe(leaf)}, expected an array, or a value that "
-                    "can be hashed: what is no array is part of the key of the cache"
+                    f"{self.name(i)} is {describe(leaf)}, expected an array or a hashable value, "
+                    "because values that are not arrays are part of the key of the cache"
                 ) from None
 
 

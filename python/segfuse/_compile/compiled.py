@@ -160,7 +160,8 @@ class Compiled:
             if self._traces == _MANY_TRACES:
                 warnings.warn(
                     f"{self._name()} was traced {_MANY_TRACES} times; pass numbers that change "
-                    "from call to call as arrays, and see guards() for the sizes that it looks at",
+                    "from call to call as arrays, and see guards() for the sizes that it depends "
+                    "on",
                     RuntimeWarning,
                     stacklevel=4,
                 )

@@ -61,12 +61,14 @@ def scan(
     x = None if xs_structure is None and xs is None else unflatten(xs_structure, iter(step))
     result = f(unflatten(carry_structure, iter(own)), x)
     if not isinstance(result, tuple) or len(result) != 2:
-        raise UsageError(f"scan: the function gave {_arrays.describe(result)}, expected (carry, y)")
+        raise UsageError(
+            f"scan: the function returned {_arrays.describe(result)}, expected (carry, y)"
+        )
     after: list[Any] = []
     after_structure = flatten(result[0], after)
     if after_structure != carry_structure:
         raise UsageError(
-            "scan: the carry that the function gives has another structure than init; "
+            "scan: the carry that the function returns has another structure than init; "
             f"found {len(after)} leaves, expected {len(start)} in the same tree"
         )
     for i, (before, leaf) in enumerate(zip(own, after, strict=True)):
@@ -108,7 +110,7 @@ def _length(around: Fusion, sequences: list[Value], length: Any) -> Any:
     steps = length
     for i, x in enumerate(sequences):
         if x.ndim == 0:
-            raise UsageError(f"scan: array {i} of xs is {x!r}, expected an axis to go along")
+            raise UsageError(f"scan: array {i} of xs is {x!r}, expected at least one axis")
         if steps is None:
             steps = x.shape[0]
         elif not same_size(around, steps, x.shape[0]):
@@ -135,7 +137,7 @@ def _like(body: Fusion, i: int, before: Value, leaf: Any) -> Value:
     if not agree:
         raise UsageError(
             f"scan: leaf {i} of the carry comes as {before.dtype}"
-            f"{shape_text(body, before.shape)} and the function gives it as {after.dtype}"
+            f"{shape_text(body, before.shape)} but the function returns it as {after.dtype}"
             f"{shape_text(body, after.shape)}; they must be alike"
         )
     return after

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._dtypes import DTypeLike
 from .._errors import UsageError
-from .._numbers import whole
+from .._numbers import need_no_mask, whole
 from .._program.lift import (
     agree_on_shape,
     fusion_of,
@@ -308,10 +308,11 @@ def repeat(
     axis = axis_of("repeat", x, axis)
     if isinstance(repeats, Value):
         raise UsageError(
-            f"repeat: found {repeats!r} as repeats, expected numbers: the shape of the result "
-            "does not depend on content"
+            f"repeat: found {repeats!r} as repeats, expected numbers: the shape of a result "
+            "cannot depend on the content of arrays"
         )
     if not isinstance(repeats, (int, np.integer, Size)):
+        need_no_mask("repeat: repeats", repeats)
         counts = np.atleast_1d(np.asarray(repeats))
         if counts.size != 1:
             places = np.repeat(np.arange(int(x.shape[axis])), counts)
@@ -411,9 +412,10 @@ def resize(x: Any, shape: Any) -> Value:
 def _static(operation: str, places: Any, size: int) -> Any:
     if isinstance(places, Value):
         raise UsageError(
-            f"{operation}: found {places!r} as places, expected numbers: the shape of the result "
-            "does not depend on content"
+            f"{operation}: found {places!r} as places, expected numbers: the shape of a result "
+            "cannot depend on the content of arrays"
         )
+    need_no_mask(f"{operation}: places", places)
     return np.arange(size)[places] if isinstance(places, slice) else np.asarray(places)
 
 

@@ -178,7 +178,9 @@ def _parsed(text: str, values: list[Value]) -> tuple[list[list[str]], list[str]]
     for x, part, n in zip(values, parts, hidden, strict=True):
         names = _names(text, part, [str(i) for i in range(most - n, most)] if n > 0 else [])
         if len(names) != x.ndim or n < 0:
-            raise UsageError(f"einsum: found {x!r} for {part!r} of {text!r}, which is another rank")
+            raise UsageError(
+                f"einsum: found {x!r} for {part!r} of {text!r}, which has another rank"
+            )
         inputs.append(names)
     every = [n for names in inputs for n in names]
     if arrow:

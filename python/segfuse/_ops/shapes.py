@@ -87,7 +87,7 @@ def _quotient(x: Value, sizes: list[Any], shape: Any) -> Any:
     if known is not None and known % number:
         raise UsageError(
             f"reshape: {fusion._number(x.size)} elements of shape {shape_text(fusion, x.shape)} "
-            f"are no multiple of the sizes beside -1 in {shape}"
+            f"are not a multiple of the sizes beside -1 in {shape}"
         )
     return rest // number
 
@@ -200,7 +200,9 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Value]:
     size = x.shape[axis]
     if isinstance(sections, int):
         if size % sections != 0:
-            raise UsageError(f"split: the size {size} of axis {axis} is no multiple of {sections}")
+            raise UsageError(
+                f"split: the size {size} of axis {axis} is not a multiple of {sections}"
+            )
         bounds = [size // sections * i for i in range(sections)] + [size]
     else:
         bounds = [0, *sections, size]

@@ -50,8 +50,8 @@ def _indices(x: Value, item: Any) -> Value:
     indices = value("indexing", item, x)
     if indices.dtype not in ("int32", "int64"):
         raise UsageError(
-            f"indexing: found an index {indices!r}, expected integers; a shape that depends on "
-            "content is not possible, use sf.where"
+            f"indexing: found an index {indices!r}, expected integers; a shape cannot depend on "
+            "the content of arrays; use sf.where"
         )
     return indices
 

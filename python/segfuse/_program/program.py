@@ -78,7 +78,7 @@ class Program:
         if device is not None:
             _gpu.need_numbers(quoted, arrays, places, device)
             if reference:
-                raise UsageError("the reference runs on the CPU, move the arrays there")
+                raise UsageError("the reference runs on the CPU; move the arrays there")
             return tuple(self._runner(device).run(arrays, kinds, places))
         inputs = [kind.host_view(name, array) for name, array, kind in each]
         results = self._native.run(inputs, list(self._overwritten), reference)

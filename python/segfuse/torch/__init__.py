@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from .. import _native, crf
 from .._arrays import need_layout
 from .._errors import UsageError
-from .._numbers import whole
+from .._numbers import need_no_mask, whole
 from ..crf import IGNORE, Constraints, Posteriors, Segmentations
 from ..crf._segmentations import split_of
 from . import _autograd
@@ -100,6 +100,7 @@ def _needed(scores: tuple[Tensor | None, ...]) -> int:
 def _integers(name: str, values: Any) -> Tensor | None:
     if values is None or isinstance(values, Tensor):
         return values
+    need_no_mask(name, values)
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
@@ -460,7 +461,8 @@ class SemiMarkovCRF(nn.Module):
     def __prepare_scriptable__(self) -> nn.Module:
         """Asked by torch.jit.script, of modules that hold this one, too."""
         raise UsageError(
-            "SemiMarkovCRF cannot be scripted: its engine is no TorchScript; script the encoder "
+            "SemiMarkovCRF cannot be scripted, because its engine is not TorchScript; script the "
+            "encoder "
             "alone, or use torch.compile or torch.export"
         )
 
@@ -484,7 +486,7 @@ class SemiMarkovCRF(nn.Module):
             raise UsageError(
                 f"transition is a {type(self.transition).__name__}, of which each process holds a "
                 "part; FSDP gathers it for a call of the module itself, and for the methods that "
-                "torch.distributed.fsdp.register_fsdp_forward_method(module, name) tells it"
+                "torch.distributed.fsdp.register_fsdp_forward_method(module, name) registers"
             )
         start = end = None
         if self.boundary_scores:

@@ -70,7 +70,7 @@ def trace(module: Any, columns: int, labels: Sequence[str], scores: bool) -> Tra
     """The programs of a module that maps (1, frames, columns) to (1, frames / stride, width).
 
     Raises:
-        UsageError: the module has an operation that there is no program for, or gives something
+        UsageError: the module has an operation for which there is no program, or gives something
             else.
     """
     _initialise(module, columns)
@@ -111,13 +111,13 @@ def check(module: Any) -> None:
         if isinstance(part, nn.RNNCellBase):
             raise UsageError(
                 f"{where} is a {type(part).__name__}, which takes one frame, and a loop over "
-                "frames cannot be traced for any number of them; use the layer, as nn.LSTM"
+                "frames cannot be traced for any number of frames; use a layer such as nn.LSTM"
             )
         if isinstance(part, _BATCH_NORM) and (part.training or not part.track_running_stats):
             raise UsageError(
-                f"{where} is a {type(part).__name__} whose statistics are those of a batch, and "
-                "the trainer takes one recording after the other; use GroupNorm or LayerNorm, or "
-                "keep the statistics that it has by .eval() of this layer"
+                f"{where} is a {type(part).__name__} which uses statistics of a batch, but the "
+                "trainer takes one recording at a time; use GroupNorm or LayerNorm, or call "
+                ".eval() of this layer to keep its statistics"
             )
     for name, x in _tensors(module):
         if is_lazy(x):
@@ -159,13 +159,15 @@ def load_into(module: Any, arrays: Mapping[str, np.ndarray], source: str) -> set
         raise UsageError(f"encoder is a {type(module).__name__}, expected a torch.nn.Module")
     given = {n.removeprefix(PREFIX): x for n, x in arrays.items() if n.startswith(PREFIX)}
     if not given:
-        raise UsageError(f"{source}: the encoder of the model is no module of PyTorch")
+        raise UsageError(f"{source}: the encoder of the model is not a PyTorch module")
     given = {n: x for n, x in given.items() if not n.rpartition(".")[2].startswith(_LITERALS)}
     known: dict[str, Tensor] = {}
     for name, array in given.items():
         found = _attribute(module, name)
         if found is None:
-            raise DataError(f"{source}: the model has the parameter {name!r}, the module has not")
+            raise DataError(
+                f"{source}: the model has the parameter {name!r}, but the module does not"
+            )
         if tuple(found.shape) != array.shape:
             raise DataError(
                 f"{source}: the parameter {name!r} is {array.shape} in the model and "
@@ -216,7 +218,9 @@ def crf_scores(layer: Any, classes: int) -> dict[str, np.ndarray]:
     if layer.num_classes != classes:
         raise UsageError(f"the CRF has {layer.num_classes} classes, and there are {classes} labels")
     if layer.boundary_scores or layer.tail_logit is not None:
-        raise UsageError("the CRF has a tail or boundary scores, which a model of parts has not")
+        raise UsageError(
+            "the CRF has a tail or boundary scores, which a model made of parts does not support"
+        )
     with torch.no_grad():
         found = layer.scores(torch.zeros(1, 1, classes).to(layer.transition))
     return {
@@ -356,9 +360,9 @@ class _Tracer:
                 same = False
             if not same:
                 raise UsageError(
-                    f"the encoder does something else for {frames} frames than for "
+                    f"the encoder runs other operations for {frames} frames than for "
                     f"{self._example.shape[1]}, or with each call; expected the same operations "
-                    "for any number, without an `if` that looks at it and without a state"
+                    "for any number of frames, without an `if` on that number and without state"
                 )
 
     def _exported(self) -> ExportedProgram:
@@ -483,8 +487,8 @@ class _Writer:
         found = symbols(shape[1].node.expr) if isinstance(shape[1], torch.SymInt) else set()
         if len(found) != 1:
             raise UsageError(
-                f"PyTorch traced the encoder for {shape[1]} frames only, expected any number; a "
-                "size that is looked at by an `if` or a loop may be why"
+                f"PyTorch traced the encoder for {shape[1]} frames only, expected any number; an "
+                "`if` or a loop over a size may be the cause"
             )
         symbol = found.pop()
         is_plain = any(axis == 1 for axis, _ in plain_symbols(shape))

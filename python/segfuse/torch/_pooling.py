@@ -36,7 +36,7 @@ def _max_pool1d(
     return_indices: bool = False,
 ) -> Tensor:
     if return_indices:
-        raise UsageError("max_pool1d of it returns indices, which there is no program for")
+        raise UsageError("max_pool1d of it returns indices, for which there is no program")
 
     def two(value: Any, other: int) -> list[int]:
         return [other, value[0] if isinstance(value, (tuple, list)) else value]

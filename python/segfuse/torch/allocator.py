@@ -77,7 +77,7 @@ def _install() -> Any:
 
 
 def _follow_streams() -> None:
-    """Streams become known when Python enters them or makes them wait; see docs/decisions.md."""
+    """Streams become known when Python enters them or makes them wait; see docs/decisions/162-*."""
     enter, mark = _native.memory_enter, _native.memory_mark
 
     def current(device: int) -> None:

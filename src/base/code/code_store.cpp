@@ -85,7 +85,9 @@ std::string secret_in(const fs::path& path) {
     folder.remove(kSecretName);
   }
   throw DataError(
-      fmt::format("{}: it cannot be made to be ours alone", (path / kSecretName).string()));
+      fmt::format("{}: other users can read it, and its mode cannot be changed; delete the file, "
+                  "or name another folder with --cache-dir",
+                  (path / kSecretName).string()));
 }
 
 void mark_used(int file, const struct stat& status) {
@@ -128,9 +130,9 @@ std::optional<Folder> CodeStore::open_folder() const {
   Folder folder(folder_);
   const struct stat status = folder.status();
   if (status.st_uid != ::geteuid())
-    throw DataError(
-        fmt::format("{}: the folder belongs to another user (number {}); name one by --cache-dir",
-                    folder_.string(), status.st_uid));
+    throw DataError(fmt::format(
+        "{}: the folder belongs to another user (uid {}); name another one with --cache-dir",
+        folder_.string(), status.st_uid));
   // The usual mode where groups are of one user; what others have put there is not taken anyway.
   if (!only_ours(status) && ::fchmod(folder.descriptor(), status.st_mode & 07755U) != 0)
     throw FileError(folder_, "take the right to write from others in", errno);

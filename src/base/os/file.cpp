@@ -129,8 +129,9 @@ void check_room(std::uint64_t bytes, const fs::path& path) {
   const std::optional<Headroom> left = memory_headroom();
   if (!left || bytes <= left->bytes) return;
   throw DataError(fmt::format(
-      "cannot read '{}': it has {:.1f} GiB, and {:.1f} GiB of memory are left of {}", path.string(),
-      static_cast<double>(bytes) / kGib, static_cast<double>(left->bytes) / kGib, left->of));
+      "cannot read '{}': it has {:.1f} GiB, but only {:.1f} GiB of memory are left of {}",
+      path.string(), static_cast<double>(bytes) / kGib, static_cast<double>(left->bytes) / kGib,
+      left->of));
 }
 
 std::string read_file(const fs::path& path) {

@@ -261,7 +261,7 @@ class Launch {
                           meet::text_of(blamed.ended - entry->written));
     const auto kills = oom_kills();
     if (blamed.result.signal && kills && kills_before_ && *kills > *kills_before_)
-      text += fmt::format("; the kernel has killed {} here for want of memory meanwhile",
+      text += fmt::format("; meanwhile the kernel killed {} here because memory ran out",
                           *kills - *kills_before_ == 1
                               ? "a process"
                               : fmt::format("{} processes", *kills - *kills_before_));

@@ -55,7 +55,7 @@ Board::Board(Descriptor memory) : memory_(std::move(memory)) {
   if (::fstat(memory_.get(), &status) != 0) refuse(std::generic_category().message(errno));
   const auto bytes = static_cast<std::size_t>(status.st_size);
   if (!S_ISREG(status.st_mode) || bytes == 0 || bytes % kSlot != 0)
-    refuse("what was inherited is none");
+    refuse("the inherited descriptor is not a board");
   ranks_ = static_cast<std::int64_t>(bytes / kSlot);
   map(bytes);
 }

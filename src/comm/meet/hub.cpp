@@ -50,7 +50,7 @@ void Hub::run() {
   try {
     while (turn()) continue;
   } catch (const std::exception& error) {
-    fail({false, 0, fmt::format("rank 0 cannot go on with the meeting: {}", error.what())});
+    fail({false, 0, fmt::format("rank 0 cannot continue the meeting: {}", error.what())});
   }
   report_strangers();
   say_goodbye();
@@ -235,7 +235,7 @@ void Hub::gather(Peer& peer, const Text& text) {
   auto& place = texts_[static_cast<std::size_t>(peer.rank)];
   if (text.generation < generation_) return;  // its rank will say it again
   if (text.generation > generation_ || text.round != round_ || place)
-    throw DataError("a text of another gather");
+    throw DataError("a text that belongs to another gather");
   place = text.text;
   const std::vector<std::int64_t> ranks = roster_.ranks();
   const auto text_of_rank = [&](std::int64_t rank) -> std::optional<std::string>& {
@@ -390,8 +390,8 @@ void Hub::report_strangers() {
   const std::int64_t all = keys + malformed + slow + crowd + other;
   if (all == 0) return;
   log(LogLevel::kWarning,
-      "the meeting at {} turned {} connection{} away: {} with a wrong key, {} malformed, {} slow, "
-      "{} for want of room, {} for other reasons",
+      "the meeting at {} refused {} connection{}: {} with a wrong key, {} malformed, {} slow, {} "
+      "because there was no room, {} for other reasons",
       options_.where, all, all == 1 ? "" : "s", keys, malformed, slow, crowd, other);
 }
 

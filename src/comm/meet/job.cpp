@@ -63,7 +63,7 @@ void take_inherited(MeetingOptions& options) {
   options.launcher = Descriptor(kLauncherDescriptor);
   options.board = std::make_shared<Board>(Descriptor(kBoardDescriptor));
   if (options.board->ranks() != options.count)
-    throw CommError(fmt::format("the launcher gave room for {} ranks, and there are {}",
+    throw CommError(fmt::format("the launcher made room for {} ranks, but there are {}",
                                 options.board->ranks(), options.count));
   if (options.rank == 0 && is_listening(kListeningDescriptor))
     options.listening = Descriptor(kListeningDescriptor);
@@ -86,7 +86,7 @@ Key key_of_environment(const std::string& job) {
   }
   if (job.empty())
     throw UsageError(
-        fmt::format("the ranks have no key by which they know each other; set {} to a secret of {} "
+        fmt::format("the ranks have no key to recognise each other; set {} to a secret of {} "
                     "characters or more, the same on all ranks",
                     kKeyVariable, kShortestSecret));
   return {key_of(job), true};
@@ -98,7 +98,7 @@ int port_for(const Ranks& ranks) {
   if (ranks.port > 0) return ranks.port;
   if (ranks.job.empty())
     throw UsageError(
-        fmt::format("{} started {} ranks and does not say at which port they meet; set MASTER_PORT "
+        fmt::format("{} started {} ranks but does not say at which port they meet; set MASTER_PORT "
                     "to a free one, the same on all ranks",
                     ranks.launcher, ranks.count));
   unsigned number = 0;
@@ -113,7 +113,7 @@ MeetingOptions options_of(const Ranks& ranks) {
   options.count = ranks.count;
   if (ranks.host.empty())
     throw UsageError(
-        fmt::format("{} started {} ranks and does not say where they meet; set "
+        fmt::format("{} started {} ranks but does not say where they meet; set "
                     "MASTER_ADDR to the machine of rank 0",
                     ranks.launcher, ranks.count));
   options.host = ranks.host;

@@ -120,7 +120,7 @@ void Member::run() {
     } catch (const std::exception& error) {
       set_failure(
           {false, options_.rank,
-           fmt::format("rank {} cannot go on with the meeting: {}", options_.rank, error.what())});
+           fmt::format("rank {} cannot continue the meeting: {}", options_.rank, error.what())});
       connection_.reset();
     }
   }
@@ -189,7 +189,7 @@ void Member::take_texts(Texts texts) {
   if (texts.generation != generation_ || texts.round != round_ ||
       texts.first != static_cast<std::int64_t>(texts_.size()) ||
       texts_.size() + texts.texts.size() > ranks_.size())
-    throw DataError("a text of another gather");
+    throw DataError("a text that belongs to another gather");
   for (std::string& text : texts.texts) texts_.push_back(std::move(text));
   changed_.notify_all();
 }
@@ -234,7 +234,8 @@ void Member::judge(Time now) {
     lose_hub(now, fmt::format("{} heartbeats are missing", options_.timings.missing));
   const auto failure = this->failure();
   if (!failure || !options_.last_resort || now - failed_at_ < *options_.last_resort) return;
-  fmt::print(stderr, "segfuse: {}; what this rank does cannot be ended otherwise\n",
+  fmt::print(stderr,
+             "segfuse: {}; this rank ends now, because what it is doing cannot be interrupted\n",
              failure->sentence);
   std::_Exit(static_cast<int>(ExitCode::kDevice));
 }

@@ -88,9 +88,10 @@ ChosenMpi named_mpi(const std::string& file, const MpiLauncher& launcher) {
   if (const auto* table = open_mpi_abi(file, reason)) return {table, file, launcher};
   std::string no_module;
   if (const auto* table = open_module(file, no_module)) return {table, file, launcher};
-  throw CommError(fmt::format(
-      "{} names '{}', which is no library with MPI's standard ABI: {}; expected the path of a {}",
-      kVariable, file, reason, kAbiLibrary));
+  throw CommError(
+      fmt::format("{} names '{}', which is not a library with MPI's standard ABI: {}; expected the "
+                  "path of a {}",
+                  kVariable, file, reason, kAbiLibrary));
 }
 
 }  // namespace

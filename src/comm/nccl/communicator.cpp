@@ -118,7 +118,7 @@ void Communicator::settle(std::string_view what) {
     if (limit_.count() != 0 && waited > limit_)
       fail(
           fmt::format("{} is still in progress on rank {} of {} (NCCL {}) after {:.1f} s: another "
-                      "rank has not come",
+                      "rank has not joined",
                       what, control_.rank(), control_.size(), api_.version, waited.count()));
   }
 }

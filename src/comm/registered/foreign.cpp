@@ -151,7 +151,8 @@ void refuse_foreign(const void* address, std::size_t bytes) {
   const std::uintptr_t last = (begin + bytes - 1) / page_bytes() * page_bytes() + page_bytes();
   const std::vector<MapLine> maps = read_maps();
   const std::size_t index = find_mapping(maps, begin);
-  const std::string owner = index < maps.size() ? owner_of(maps, index, begin) : "gone by now";
+  const std::string owner =
+      index < maps.size() ? owner_of(maps, index, begin) : "memory that is no longer mapped";
   const std::size_t others = last - page - bytes;
   throw UsageError(fmt::format(
       "registered memory: {} bytes at {} belong to {}; {}; take memory from Registry::make_slab, "
@@ -162,7 +163,7 @@ void refuse_foreign(const void* address, std::size_t bytes) {
           ? fmt::format("registering them would take the {} other bytes of their pages ({:#x} "
                         "to {:#x}) from every forked child",
                         others, page, last)
-          : "only slabs are kept from forked children in a way that is known here"));
+          : "segfuse can keep only slabs from forked children"));
 }
 
 }  // namespace segfuse::comm

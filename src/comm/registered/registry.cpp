@@ -220,7 +220,7 @@ void Registry::check_copied(const SlabOptions& options) const {
   if (proof.answer != CopyOnFork::kYes)
     throw DeviceError(fmt::format(
         "slab '{}': children may have a copy only where the kernel is seen to copy pinned memory "
-        "in fork(), and here it is not: {}; let children share it, or go without",
+        "in fork(), and here it is not: {}; share it with children, or keep it from them",
         options.owner, proof.reason));
   std::size_t copied = 0;
   for (const auto& slab : slabs())

@@ -81,8 +81,8 @@ SubAllocator::Live::const_iterator SubAllocator::find(const char* call,
       owns(address) ? live_.find(static_cast<std::size_t>(address - base_)) : live_.end();
   if (found == live_.end())
     throw UsageError(
-        fmt::format("{}: {} is no live object of slab '{}'; it was freed already, or is not the "
-                    "beginning of one",
+        fmt::format("{}: {} is not a live object of slab '{}'; it was freed already, or is not the "
+                    "start of an object",
                     call, static_cast<const void*>(address), slab_.owner()));
   return found;
 }

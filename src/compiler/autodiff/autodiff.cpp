@@ -112,10 +112,10 @@ std::vector<ValId> vjp(ir::Fusion& fusion, std::span<const ValId> outputs,
   }
   for (const ValId id : wrt)
     if (!is_float(fusion.val(id).dtype))
-      throw UsageError(fmt::format(
-          "a gradient with respect to a {} value was asked for; only floating point values have "
-          "one",
-          name_of(fusion.val(id).dtype)));
+      throw UsageError(
+          fmt::format("found a {} value to differentiate with respect to; only floating point "
+                      "values have gradients",
+                      name_of(fusion.val(id).dtype)));
   Reverse reverse(fusion, wrt);
   for (std::size_t i = 0; i < outputs.size(); ++i) reverse.seed(outputs[i], cotangents[i]);
   reverse.sweep();

@@ -391,7 +391,7 @@ class WriteVerifier {
     for (const Statement* s : around_) {
       const auto* loop = std::get_if<For>(&s->node);
       const bool followed = loop ? all.enter(*loop) : restrict(all, std::get<If>(s->node).when);
-      if (!followed) refuse(kernel_.buffer(id), "the loops around the store are no ranges");
+      if (!followed) refuse(kernel_.buffer(id), "the loops around the store are not ranges");
     }
     if (!written(all)) refuse(kernel_.buffer(id), "positions are missing, or come again");
   }

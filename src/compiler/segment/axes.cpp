@@ -474,8 +474,9 @@ std::optional<std::string> GroupAxes::check_moves() const {
           for (const int moved : moved_.at(move))
             for (const int node : placed_[static_cast<std::size_t>(slot(result))].nodes)
               if (node >= 0 && find(node) == find(moved))
-                return fmt::format("'{}' moves what a reduction gave along an axis that it kept",
-                                   ir::info(fusion_.expr(move).op).name);
+                return fmt::format(
+                    "'{}' moves the result of a reduction along an axis that the reduction kept",
+                    ir::info(fusion_.expr(move).op).name);
         }
   }
   return {};

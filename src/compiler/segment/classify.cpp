@@ -140,9 +140,9 @@ std::optional<std::string> Classification::choose_two_sets() {
     if (column && !is_monoid(context_.fusion().expr(reduction.id).op))
       return "a reduction of columns that takes more than one walk";
     if (column && (axes_.mask(operand) & rows_) != rows_)
-      return "a reduction of what a reduction gave";
+      return "a reduction of the result of a reduction";
     if (!column && (taint_[static_cast<std::size_t>(reduction.operand)] & columns_) != 0)
-      return "a reduction of what a reduction gave";
+      return "a reduction of the result of a reduction";
     // Else a kernel over the whole space would not compute it where another axis is empty.
     if (axes_.mask(operand) != axes_.space())
       return "rows and columns, and a reduction that does not run along all axes";
@@ -246,7 +246,8 @@ std::optional<std::string> Classification::check_amounts() {
   for (const ExprId id : view_.exprs)
     work += costs_more_than_a_load(context_.fusion().expr(id).op) ? kFunctionWork : 1;
   if (work > kMaxWork)
-    return fmt::format("as much to compile as {} additions, more than {}", work, kMaxWork);
+    return fmt::format("compilation would cost as much as {} additions, more than {}", work,
+                       kMaxWork);
   return {};
 }
 

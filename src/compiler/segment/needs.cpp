@@ -220,10 +220,10 @@ std::optional<std::string> Needs::refused() const {
     if (need.in_place) here += once;
     const double more = std::max(0.0, here - once) / largest;
     if (!costs_less_than_memory(e.op) && more > kMaxDear)
-      return "a function of a value that is moved would be computed more than once";
+      return "an expensive function of a moved value would be computed more than once";
     again += more * ir::info(e.op).instructions;
   }
-  if (again > kMaxAgain) return "values that are moved would be computed again and again";
+  if (again > kMaxAgain) return "moved values would be computed again too often";
   return {};
 }
 

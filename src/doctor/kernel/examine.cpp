@@ -199,7 +199,7 @@ void add_notes(KernelReport& report) {
   };
   if (report.kernels.empty()) report.notes.push_back("There is no kernel in this file.");
   if (any([](const KernelInfo& kernel) { return !kernel.has_text; }))
-    report.notes.push_back("Machine code alone does not tell atomics here; PTX and CUDA C++ do.");
+    report.notes.push_back("Machine code alone does not show atomics here; PTX and CUDA C++ do.");
   if (any([](const KernelInfo& kernel) { return kernel.registers && kernel.occupancy.empty(); }))
     report.notes.push_back(
         fmt::format("Occupancy is known for {}, and blocks of at most 1024 threads whose shared "

@@ -137,7 +137,7 @@ void ModelDevice::unmap(std::byte* /*address*/, std::size_t bytes) { mapped_ -= 
 
 std::byte* ModelDevice::allocate_pinned(std::size_t bytes) {
   throw UsageError(
-      fmt::format("model: {} bytes of pinned memory were asked for; a model has no memory", bytes));
+      fmt::format("model: {} bytes of pinned memory were requested; a model has no memory", bytes));
 }
 
 }  // namespace segfuse::doctor

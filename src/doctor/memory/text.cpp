@@ -80,7 +80,7 @@ std::string memory_report_text(const MemoryReport& r) {
         fmt::format("; {}\n{}", plural(r.allocations, "allocation"), holders_text(r.peak_holders));
   }
   if (r.out_of_memory > 0)
-    text += fmt::format("{} failed for want of memory\n", plural(r.out_of_memory, "request"));
+    text += fmt::format("{} failed because memory ran out\n", plural(r.out_of_memory, "request"));
   if (r.replay)
     text += fmt::format(
         "the same requests on segfuse's heap: {} held at most for {} live ({} requested), "

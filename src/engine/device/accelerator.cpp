@@ -182,7 +182,7 @@ std::shared_ptr<Accelerator> Accelerator::of(const Tensor& tensor) {
 const Buffer& Accelerator::buffer(const Tensor& tensor) const {
   if (!owns(tensor))
     throw UsageError(
-        fmt::format("a tensor in the memory of {} was given to {}; bring it to the host first",
+        fmt::format("a tensor in the memory of {} was given to {}; copy it to the host first",
                     tensor.device_memory() ? tensor.device_memory()->device() : "the host", name_));
   return static_cast<const Memory&>(*tensor.device_memory()).buffer();
 }

@@ -198,7 +198,7 @@ DeviceFunction::DeviceFunction(const Program& program, std::string_view device,
                                const Context& context) {
   const std::shared_ptr<Accelerator> accelerator = engine::open_accelerator(device, context);
   if (accelerator == nullptr)
-    throw UsageError("'cpu' is no GPU; a program runs there with Program::run");
+    throw UsageError("'cpu' is not a GPU; run the program there with Program::run");
   // Who calls once calls again, and streams of others are known to what is open.
   engine::keep_in(context, accelerator);
   const std::lock_guard lock(accelerator->calls());

@@ -32,7 +32,7 @@ std::optional<Layout> view_of(const ir::Fusion& fusion, const ir::Sizes& sizes, 
     case ir::MovementOp::scatter_add:
     case ir::MovementOp::fold: break;
   }
-  throw InternalError(fmt::format("'{}' is no view", ir::info(expr.op).name));
+  throw InternalError(fmt::format("'{}' is not a view", ir::info(expr.op).name));
 }
 
 }  // namespace segfuse::engine

@@ -116,13 +116,14 @@ std::string cause_of(NumericsFault fault, ir::Op op) {
     case NumericsFault::kNaN: return "the given values hold NaN already; look at what made them";
     case NumericsFault::kInfinity: break;
     case NumericsFault::kIndex:
-      return "indices count from 0 and have to be less than the axis's size; labels outside the "
-             "alphabet and padding of -1 are the usual ones";
+      return "indices count from 0 and have to be less than the axis's size; the usual causes are "
+             "labels outside the alphabet and padding of -1";
     case NumericsFault::kCast:
-      return "integers have no NaN and no infinity: NaN becomes 0, and what is beyond the type its "
-             "largest or smallest number; check with is_nan, or bound the operand, before the cast";
+      return "integers have no NaN and no infinity: NaN becomes 0, and a number outside the type "
+             "becomes its largest or smallest number; check with is_nan, or bound the operand, "
+             "before the cast";
     case NumericsFault::kRefused:
-      return "the operands do not fit each other; the sentence says why";
+      return "the operands do not fit each other, for the reason given above";
     case NumericsFault::kNondeterminism:
       return adds ? "parts of a sum are added in the order in which threads come, as by floating "
                     "atomic additions; give them a fixed order"

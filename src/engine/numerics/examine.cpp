@@ -425,8 +425,8 @@ void Examination::look_at_whole() {
     return add_mismatch(part, inputs, *mismatch, compiled().val(wrong).definition);
   }
   notes_.emplace_back(
-      "the program as a whole goes wrong, but no beginning of it does; its own aliases or outputs "
-      "are what differs");
+      "the program as a whole is wrong, but no first part of it is; the difference lies in its "
+      "aliases or outputs");
 }
 
 void Examination::add_mismatch(const Part& part, std::span<const Tensor> inputs,
@@ -459,7 +459,8 @@ void Examination::add_mismatch(const Part& part, std::span<const Tensor> inputs,
       break;
     case NumericsFault::kUnwritten:
       finding.sentence = fmt::format(
-          "{} gave {} at {}, and {} where memory held NaN before: it reads what nothing wrote",
+          "{} gave {} at {}, and {} where memory held NaN before: it reads memory that nothing "
+          "wrote",
           finding.operation, finding.found, finding.element, finding.expected);
       break;
     default:

@@ -162,7 +162,7 @@ std::vector<GivenValues> read_values(std::string_view text, std::string_view sou
         at != 0 && at != std::string_view::npos && line.find('#') == at &&
         std::count(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(at), '"') % 2 == 0)
       throw DataError(
-          fmt::format("{}:{}: values were found behind '{}'; expected them on a line of their own",
+          fmt::format("{}:{}: values were found after '{}'; expected them on a line of their own",
                       source, number, trim(line.substr(0, at))));
     if (!line.starts_with(kMark)) continue;
     const std::string_view rest = line.substr(kMark.size());

@@ -46,8 +46,8 @@ std::vector<Tensor> inputs_of(const std::filesystem::path& file, const ir::Fusio
 NumericsReport examine_numerics(const std::filesystem::path& file, const NumericsOptions& options) {
   using namespace engine;
   if (options.runs < 2)
-    throw UsageError(
-        fmt::format("--runs is {}; equal runs can be compared from 2 on", options.runs));
+    throw UsageError(fmt::format(
+        "--runs is {}; expected 2 or more, because equal runs are compared", options.runs));
   const std::string text = read_file(file);
   const ir::Fusion fusion = ir::parse(text, file.string());
   ir::verify(fusion);

@@ -165,8 +165,8 @@ std::vector<Tensor> make_inputs(const ir::Fusion& fusion, const SizeExamples& si
   for (const GivenValues& values : given)
     if (std::none_of(fusion.inputs().begin(), fusion.inputs().end(),
                      [&](const ir::Input& input) { return input.name == values.input; }))
-      throw DataError(fmt::format("the file has values of '{}', which is no input of its program",
-                                  values.input));
+      throw DataError(fmt::format(
+          "the file has values of '{}', which is not an input of its program", values.input));
   return inputs;
 }
 

@@ -13,9 +13,8 @@ namespace {
 
 void need_bound(const Value& value, std::string_view what) {
   if (value.is_number())
-    throw UsageError(
-        fmt::format("{} of the plain number {} was asked for, expected a value of a program", what,
-                    value.number()));
+    throw UsageError(fmt::format("{}: found the plain number {}, expected a value of a program",
+                                 what, value.number()));
 }
 
 /// The value's id in `state`.
@@ -81,7 +80,7 @@ Size Value::size(std::int64_t axis) const {
   const std::int64_t at = axis < 0 ? axis + rank : axis;
   if (at < 0 || at >= rank)
     throw UsageError(
-        fmt::format("size: axis {} of {} was asked for, which has {} axes", axis, text(), rank));
+        fmt::format("size: found axis {} for {}, which has {} axes", axis, text(), rank));
   return sizes[static_cast<std::size_t>(at)];
 }
 
@@ -155,7 +154,7 @@ std::vector<Value> FusionBuilder::apply(std::string_view operation, std::span<co
   if (!op)
     throw UsageError(fmt::format("there is no operation '{}'; docs/ir.md lists them", operation));
   if (*op == ir::Op::scan)
-    throw UsageError("scan: its body is a program, which is no attribute here; call scan()");
+    throw UsageError("scan: found the attribute body, which is a program; call scan() instead");
   ir::Fusion& fusion = state_->fusion;
   ir::Builder builder(fusion);
   std::vector<ir::ValId> ids;

@@ -24,8 +24,7 @@ int depth_over(int a, int b = 0) {
   const int depth = std::max(a, b) + 1;
   if (depth > kDeepest)
     throw UsageError(fmt::format(
-        "a size is made by more than {} operations one after the other; add what is added as one "
-        "number",
+        "a size is the result of more than {} operations in sequence; add the terms as one number",
         kDeepest));
   return depth;
 }
@@ -81,7 +80,7 @@ Size Size::of_number(std::int64_t number) {
 Size::Size(std::string_view name) {
   if (!is_name(name))
     throw UsageError(fmt::format(
-        "'{}' is no name of a size; a name is a letter or '_', and then letters, digits and '_'",
+        "'{}' is not a name of a size; a name is a letter or '_', and then letters, digits and '_'",
         name));
   auto node = std::make_shared<Node>();
   node->kind = Kind::kName;

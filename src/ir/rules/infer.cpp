@@ -111,7 +111,7 @@ void Rule::need_representable(double value, DType dtype) const {
   const double low = dtype == DType::kI64 ? -0x1p63 : dtype == DType::kI32 ? -0x1p31 : 0.0;
   const double end = dtype == DType::kI64 ? 0x1p63 : dtype == DType::kI32 ? 0x1p31 : 2.0;
   if (!(value >= low && value < end && value == std::floor(value)))
-    fail("the value {} is no {}", value, name_of(dtype));
+    fail("the value {} does not fit {}", value, name_of(dtype));
 }
 
 void Rule::need_equal(const Extent& a, const Extent& b, std::string_view what) const {
@@ -235,7 +235,7 @@ Extents Rule::permuted() const {
   Extents result;
   for (const std::int64_t from : perm) {
     const std::size_t a = axis(from, perm.size());
-    if (seen[a]) fail("axis {} stands twice in perm", from);
+    if (seen[a]) fail("perm names axis {} twice", from);
     seen[a] = true;
     result.push_back(shape(0)[a]);
   }

@@ -80,8 +80,8 @@ class ScanRule {
     for (const ExprId id : body_.exprs())
       if (body_.expr(id).op == Op::random_uniform)
         fail(
-            "the body draws random numbers, which would be those of every step; draw them "
-            "before, as a sequence");
+            "the body draws random numbers, which would be the same in every step; draw them "
+            "before the scan, as a sequence");
     for (std::size_t i = 0; i < carries_; ++i) {
       const Val& in = body_.val(body_.inputs()[i].val);
       const Val& out = body_.val(body_.outputs()[i].val);
@@ -100,7 +100,7 @@ class ScanRule {
     if (operand.dtype != expected)
       fail("{} is {}; the body takes {}", what(i), text(operand.dtype, shape), name_of(expected));
     if (i < carries_ || i >= carries_ + sequences_) return shape;
-    if (shape.empty()) fail("{} has no axis to go along", what(i));
+    if (shape.empty()) fail("{} has no axis to scan along", what(i));
     if (!fusion_.unify(shape[0], lengths_[0]))
       fail("{} has {} steps and the scan {}", what(i), fusion_.to_string(shape[0]),
            fusion_.to_string(lengths_[0]));

@@ -181,9 +181,9 @@ void Verifier::check_aliases() const {
     need_val(alias.input, "an input that is aliased");
     if (std::none_of(ir_.outputs.begin(), ir_.outputs.end(),
                      [&](const Output& output) { return output.val == alias.output; }))
-      fail("value {} is aliased and is no output", alias.output.index);
+      fail("value {} is aliased but is not an output", alias.output.index);
     if (!fusion_.is_input(alias.input))
-      fail("value {} is aliased onto and is no input", alias.input.index);
+      fail("value {} is aliased onto but is not an input", alias.input.index);
     if (!taken.insert(alias.input).second)
       fail("the input value {} is aliased twice", alias.input.index);
     const Val& from = fusion_.val(alias.output);
@@ -199,7 +199,7 @@ void Verifier::check_constants() const {
     need_val(id, "a constant");
     const ExprId definition = fusion_.val(id).definition;
     if (!(definition.valid() && fusion_.expr(definition).op == Op::constant))
-      fail("value {} is in the table of constants and is no constant", id.index);
+      fail("value {} is in the table of constants but is not a constant", id.index);
     const Attrs& attrs = fusion_.expr(definition).attrs;
     const double* value = attrs.size() == 2 ? std::get_if<double>(&attrs[0]) : nullptr;
     const DType* dtype = attrs.size() == 2 ? std::get_if<DType>(&attrs[1]) : nullptr;

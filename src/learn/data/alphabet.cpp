@@ -16,8 +16,7 @@ Alphabet::Alphabet(std::vector<std::string> labels) : labels_(std::move(labels))
   for (std::size_t i = 0; i < labels_.size(); ++i) {
     if (labels_[i].empty()) throw UsageError(fmt::format("label {} of the alphabet is empty", i));
     if (!ids_.emplace(labels_[i], static_cast<std::int32_t>(i)).second)
-      throw UsageError(
-          fmt::format("label {} stands twice in the alphabet", data::shown(labels_[i])));
+      throw UsageError(fmt::format("the alphabet has label {} twice", data::shown(labels_[i])));
   }
 }
 

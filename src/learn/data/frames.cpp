@@ -77,7 +77,7 @@ Annotation covering(const Annotation& annotation, double hop_seconds, std::int64
   const double late = hop_seconds > options.slack_seconds ? hop_seconds * (1 - 1e-6) : slack;
   if (last > frames_end + late)
     throw DataError(fmt::format(
-        "{}:{}: the labels end at {} s, the recording at {} s; do they belong together?",
+        "{}:{}: the labels end at {} s, the recording at {} s; check that they belong together",
         annotation.source, annotation.segments.back().line, data::format_seconds(last),
         data::format_seconds(frames_end)));
   if (last < frames_end - slack) {

@@ -535,7 +535,7 @@ std::vector<Recording> load_manifest(const std::filesystem::path& path,
         "{}: {} recordings{} and {} label files, and none belong together; labels have the name of "
         "their recording, as in a.{} and a.TextGrid",
         path.string(), options.unpaired->recordings.size(),
-        values ? " that are no audio (arrays, tables or sequences)" : "",
+        values ? " that are not audio (arrays, tables or sequences)" : "",
         options.unpaired->labels.size(), values ? "npy" : "wav"));
   if (found.empty()) data::refuse_parquet(path);
   if (found.empty() && options.are_values != nullptr)

@@ -84,7 +84,7 @@ void add_recordings(const Plan& plan, Card& card) {
                                      counted(std::ssize(survey.unpaired.labels), "file"),
                                      paths_text(survey.unpaired.labels)));
   if (!survey.unpaired.texts.empty())
-    card.row("left out", fmt::format("{} without times, which are no labels: {}",
+    card.row("left out", fmt::format("{} without times, which are not labels: {}",
                                      counted(std::ssize(survey.unpaired.texts), "text"),
                                      paths_text(survey.unpaired.texts)));
   if (survey.values) return add_rows(plan, card);
@@ -134,11 +134,10 @@ void add_labels(const Plan& plan, Card& card) {
   card.row("labels", fmt::format("{}, {}", counted(std::ssize(plan.classes), "label"),
                                  counted(plan.segments, "segment")));
   if (plan.unlabelled_seconds > 0 && !plan.fill_label)
-    card.row("unlabelled",
-             fmt::format("{} in {} ({:.0f} %), which nobody has looked at: they are left out",
-                         time_text(plan.unlabelled_seconds),
-                         counted(plan.unlabelled_recordings, "recording"),
-                         100 * plan.unlabelled_seconds / plan.seconds));
+    card.row("unlabelled", fmt::format("{} in {} ({:.0f} %), not annotated: they are left out",
+                                       time_text(plan.unlabelled_seconds),
+                                       counted(plan.unlabelled_recordings, "recording"),
+                                       100 * plan.unlabelled_seconds / plan.seconds));
   if (plan.fill_label)
     card.row("unlabelled",
              fmt::format("{} in {} ({:.0f} %), taken for segments of the label \"{}\"",
@@ -246,12 +245,13 @@ void add_warnings(const Plan& plan, Card& card) {
   add_early_ends(plan, card);
   add_group_notes(plan, card);
   if (!rare.empty())
-    card.line(fmt::format("warning: seen fewer than {} times in training, and hardly learnt: {}",
-                          kRare, names_text(rare)));
+    card.line(fmt::format("warning: fewer than {} times in training, so hardly learned: {}", kRare,
+                          names_text(rare)));
   if (!missing.empty())
-    card.line(fmt::format(
-        "warning: not in the training recordings, so whatever is found there counts as wrong: {}",
-        names_text(missing)));
+    card.line(
+        fmt::format("warning: not in the training recordings, so every segment decoded there "
+                    "counts as wrong: {}",
+                    names_text(missing)));
   if (plan.splits[1] == 0)
     card.line("note: too few recordings for a development set; the last epoch is kept");
   if (plan.splits[2] == 0)
@@ -260,8 +260,7 @@ void add_warnings(const Plan& plan, Card& card) {
     for (const Surveyed& s : plan.survey->recordings)
       if (s.recording.split == Split::kTrain &&
           1000 * s.extent.seconds() / plan.hop_ms < static_cast<double>(plan.fixed_length))
-        card.line(
-            fmt::format("note: shorter than a piece, and not trained on: {}", s.recording.id));
+        card.line(fmt::format("note: shorter than a piece, so not trained on: {}", s.recording.id));
 }
 
 }  // namespace

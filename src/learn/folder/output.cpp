@@ -20,7 +20,7 @@ std::filesystem::path free_output_folder(const std::filesystem::path& source,
   const std::optional<Ranks> ranks = ranks_of_environment();
   if (ranks && ranks->count > 1)
     throw UsageError(
-        "several ranks write to one directory, which all of them name: pass --out DIR");
+        "several ranks write to one directory, whose name all of them must give; pass --out DIR");
   const std::string name = output_name(source) + "-" + kind;
   std::string candidate = name;
   for (int number = 2; path_exists(candidate); ++number)

@@ -112,11 +112,12 @@ void choose_frames(Plan& plan) {
   }
   plan.fmin = preset.fmin;
   if (plan.fmin >= rate / 4)
-    throw UsageError(fmt::format(
-        "{}: the preset '{}' looks at {:g} Hz and above, and recordings of {} Hz end at {:g} Hz; "
-        "choose another one with {}",
-        plan.survey->place(), preset.name, plan.fmin, plan.sample_rate, rate / 2,
-        plan.survey->setting("preset")));
+    throw UsageError(
+        fmt::format("{}: the preset '{}' uses frequencies from {:g} Hz on, but recordings of {} Hz "
+                    "end at {:g} Hz; "
+                    "choose another one with {}",
+                    plan.survey->place(), preset.name, plan.fmin, plan.sample_rate, rate / 2,
+                    plan.survey->setting("preset")));
   plan.fmax = preset.fmax < rate / 2 ? preset.fmax : 0;
   plan.n_mels = most_bands(plan);
 }
@@ -248,8 +249,8 @@ void choose_training(Plan& plan) {
 void check_enough(const Plan& plan) {
   if (plan.splits[0] > 0 && plan.splits[1] + plan.splits[2] > 0) return;
   throw DataError(fmt::format(
-      "{}: {} with labels; training needs at least one to train on and one to measure with: label "
-      "another one, or cut a long one in two",
+      "{}: {} with labels; training needs at least one recording to train on and one to test on; "
+      "label another one, or cut a long one in two",
       plan.survey->place(),
       plan.survey->recordings.size() == 1
           ? "one recording"
@@ -271,11 +272,11 @@ Plan make_plan(const Survey& survey, const std::string& preset) {
   check_enough(plan);
   if (survey.values && !preset.empty() && preset != kGeneric)
     throw UsageError(
-        fmt::format("{}: the preset '{}' is for sound, and the recordings are no audio; leave "
+        fmt::format("{}: the preset '{}' is for sound, but the recordings are not audio; leave "
                     "{} out, or choose '{}'",
                     survey.place(), preset, survey.setting("preset"), kGeneric));
-  plan.preset = preset.empty() ? choose_preset(survey)
-                               : PresetChoice{&preset_named(preset), "you asked for it"};
+  plan.preset =
+      preset.empty() ? choose_preset(survey) : PresetChoice{&preset_named(preset), "as requested"};
   choose_frames(plan);
   choose_channel(plan);
   count_segments(plan);

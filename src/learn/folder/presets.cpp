@@ -139,7 +139,7 @@ const Preset& preset_named(const std::string& name) {
 }
 
 PresetChoice choose_preset(const Survey& survey) {
-  if (survey.values) return {&preset_named(kGeneric), "the recordings are no audio"};
+  if (survey.values) return {&preset_named(kGeneric), "the recordings are not audio"};
   double rate = 0;
   bool transcriptions = true;
   for (const Surveyed& s : survey.recordings) {

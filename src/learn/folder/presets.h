@@ -24,7 +24,7 @@ struct Preset {
   double weight_decay;
 };
 
-/// The one for all that has none of its own, such as recordings that are no audio.
+/// The one for all that has none of its own, such as recordings that are not audio.
 inline constexpr const char* kGeneric = "generic";
 
 const std::vector<Preset>& presets();

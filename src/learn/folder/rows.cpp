@@ -64,7 +64,7 @@ double simplest_between(double low, double high) {
 }
 
 FrameRate find_frame_rate(const FolderOptions& options, const std::vector<LabelledRows>& all) {
-  if (options.frame_rate) return {*options.frame_rate, "you asked for it"};
+  if (options.frame_rate) return {*options.frame_rate, "as requested"};
   std::vector<LabelledRows> timed;
   for (const LabelledRows& recording : all)
     if (recording.end) timed.push_back(recording);

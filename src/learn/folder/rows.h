@@ -1,5 +1,5 @@
 #pragma once
-// Recordings that are no audio: how many rows are a second.
+// Recordings that are not audio: how many rows are a second.
 
 #include <optional>
 #include <string>

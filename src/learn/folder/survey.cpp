@@ -200,7 +200,7 @@ void choose_by_repeats(const FolderOptions& options, Survey& survey) {
     ask_for_tier(options, survey.tiers);
   if (ordered.empty()) return;
   survey.tier = ordered[0].name;
-  survey.tier_reason = "its labels come back most often";
+  survey.tier_reason = "its labels recur most often";
 }
 
 /// That of most recordings; of equals the first, which is what the reader prefers.
@@ -222,7 +222,7 @@ void choose_tier(const FolderOptions& options, const Tiers& tiers, std::int64_t 
       throw UsageError(fmt::format(
           "{}: no tier {} in the labels; {}", options.folder.string(), data::shown(options.tier),
           names.empty() ? "they have no tiers" : suggestion(options.tier, names)));
-    survey.tier_reason = "you asked for it";
+    survey.tier_reason = "as requested";
   }
   if (names.size() > 1)
     for (const std::string& name : names)
@@ -300,10 +300,10 @@ void survey_values(const FolderOptions& options, Survey& survey) {
 
 void survey_audio(const FolderOptions& options, Survey& survey) {
   if (options.frame_rate)
-    throw UsageError(
-        fmt::format("{}: {} is for recordings that are no audio, and there is audio; leave it out, "
-                    "or move the files of numbers into a folder of their own",
-                    options.folder.string(), setting_name(options, "frame rate")));
+    throw UsageError(fmt::format(
+        "{}: {} is for recordings that are not audio, and there is audio; leave it out, "
+        "or move the files of numbers into a folder of their own",
+        options.folder.string(), setting_name(options, "frame rate")));
   for_each(options, survey, [&](Surveyed& surveyed) {
     surveyed.extent = extent_of_audio(surveyed.recording);
     surveyed.gold = labels_of(surveyed.recording, surveyed.extent.rate, survey.tier);

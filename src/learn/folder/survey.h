@@ -45,7 +45,7 @@ struct Survey {
   bool all_looked_at = true;          ///< what no label covers is known to hold nothing
   std::optional<int> channel;         ///< the one that the labels are of, where they say so
   bool split_was_given = false;       ///< by the manifest or by folders
-  bool values = false;                ///< the recordings are no audio
+  bool values = false;                ///< the recordings are not audio
   /// Where they are, for messages.
   std::string place() const { return options.folder.string(); }
   std::string setting(std::string_view words) const { return setting_name(options, words); }

@@ -48,15 +48,16 @@ void write_data(const Plan& plan, Lines& out) {
   if (!plan.survey->tier.empty()) out.set_text("tier", plan.survey->tier);
   if (!plan.survey->all_looked_at)
     out.set_text("unlabelled", "unknown",
-                 "what no label covers was not looked at, and is left out");
+                 "stretches without a label are not annotated, and are left out");
   if (plan.fill_label)
-    out.set_text("fill_label", *plan.fill_label, "what no label covers; no file has this label");
+    out.set_text("fill_label", *plan.fill_label,
+                 "stretches without a label; no file has this label");
 }
 
 void write_features(const Plan& plan, Lines& out) {
   out.section("features");
   if (plan.survey->values) {
-    out.set_text("kind", "values", "rows of numbers, no audio");
+    out.set_text("kind", "values", "rows of numbers, not audio");
     out.set("frame_rate", plan.survey->frame_rate.rate,
             fmt::format("rows a second: {}", plan.survey->frame_rate.reason));
     return;

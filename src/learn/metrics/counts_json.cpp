@@ -58,11 +58,11 @@ void read_match(const JsonPlace& json, MatchCounts& counts) {
 
 void read_edges(const JsonPlace& json, EdgeCounts& counts) {
   read_match(json, counts);
-  constexpr std::int64_t kMost = 1'000'000;  // microseconds: the greatest tolerance
-  const std::int64_t most = std::min(counts.hits, std::int64_t{1} << 32) * kMost;
+  constexpr std::int64_t kMaxTolerance = 1'000'000;  // microseconds: the greatest tolerance
+  const std::int64_t most = std::min(counts.hits, std::int64_t{1} << 32) * kMaxTolerance;
   counts.error_us = json.at("error_us").integer(-most, most);
   counts.square_us = json.at("square_us").number();
-  if (!(counts.square_us >= 0 && counts.square_us <= static_cast<double>(most) * kMost))
+  if (!(counts.square_us >= 0 && counts.square_us <= static_cast<double>(most) * kMaxTolerance))
     json.at("square_us").refuse("a sum of squares of microseconds");
 }
 

@@ -25,7 +25,7 @@ PretrainedModel read_entry(const TomlReader& entry, const std::filesystem::path&
   PretrainedModel model;
   model.name = entry.string("name");
   if (!consists_of(model.name, kNameCharacters))
-    entry.refuse("name", "is no name of a model; expected small letters, digits and '-'");
+    entry.refuse("name", "is not a name of a model; expected lower-case letters, digits and '-'");
   model.title = entry.string("title");
   model.recordings = entry.string("recordings");
   entry.integer("sample_rate");  // has to be there
@@ -40,7 +40,7 @@ PretrainedModel read_entry(const TomlReader& entry, const std::filesystem::path&
   model.bytes = static_cast<std::uint64_t>(entry.integer("bytes", 0, 1, kMaxBytes));
   model.sha256 = entry.string("sha256");
   if (model.sha256.size() != kHashDigits || !consists_of(model.sha256, "0123456789abcdef"))
-    entry.refuse("sha256", "is no SHA-256; expected 64 digits of 0-9 and a-f");
+    entry.refuse("sha256", "is not a SHA-256; expected 64 digits of 0-9 and a-f");
   model.path = folder / model.name / "model.safetensors";
   return model;
 }

@@ -78,8 +78,15 @@ std::vector<PretrainedModel> pretrained_models() {
   std::vector<PretrainedModel> models;
   const std::size_t named = named_folders().size();
   const std::vector<fs::path> folders = pretrained_folders();
-  for (std::size_t i = 0; i < folders.size(); ++i)
-    if (i < named || path_exists(folders[i] / kIndex)) read_index(folders[i], models);
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    const bool found = path_exists(folders[i] / kIndex);
+    if (i < named && !found)
+      throw DataError(fmt::format(
+          "{} names '{}', where there is no {}; set it to folders of models, separated by colons, "
+          "or unset it",
+          kVariable, folders[i].string(), kIndex));
+    if (found) read_index(folders[i], models);
+  }
   return models;
 }
 

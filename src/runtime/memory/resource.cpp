@@ -43,12 +43,14 @@ void HeapResource::refuse(const char* call, const std::byte* address) const {
   }
   const auto freed = std::ranges::find(freed_.rbegin(), freed_.rend(), address, &Freed::address);
   if (freed != freed_.rend())
-    throw UsageError(fmt::format(
-        "{}: the memory{} at {} ({} bytes) was freed before; free it once, and use it no more",
-        call, named(freed->label), shown, freed->bytes));
-  throw UsageError(fmt::format(
-      "{}: {} was not allocated here, on {}; give an address to the resource that it came from",
-      call, shown, heap_->device().name()));
+    throw UsageError(
+        fmt::format("{}: the memory{} at {} ({} bytes) was freed before; free it only once, and do "
+                    "not use it afterwards",
+                    call, named(freed->label), shown, freed->bytes));
+  throw UsageError(
+      fmt::format("{}: {} was not allocated by this resource, on {}; pass an address to the "
+                  "resource that allocated it",
+                  call, shown, heap_->device().name()));
 }
 
 HeapResource::Live::const_iterator HeapResource::find(const char* call,
@@ -71,7 +73,7 @@ void HeapResource::deallocate(std::byte* address, StreamId stream, std::size_t b
         heap_->device().name()));
   if (bytes != kUnknownBytes && bytes != found->second.bytes())
     throw UsageError(fmt::format(
-        "deallocate: the memory{} at {} has {} bytes, not {}; give the size that was asked for",
+        "deallocate: the memory{} at {} has {} bytes, not {}; pass the size that was requested",
         named(found->second.label()), static_cast<const void*>(address), found->second.bytes(),
         bytes));
   found->second.record_stream(timeline, stream);

@@ -47,10 +47,10 @@ std::uint32_t TensorMemory::know(StreamHandle stream) {
   const std::uint32_t place = know_or_refuse(stream);
   // Work of a stream that is not known could not be ordered.
   if (too_many_)
-    throw UsageError(fmt::format(
-        "{}: the program has work on more than {} streams, expected at most that many, because "
-        "memory is kept in their order; make fewer streams and use them again",
-        device_->device().name(), known_.size()));
+    throw UsageError(
+        fmt::format("{}: the program has work on more than {} streams, expected at most that many, "
+                    "because the heap keeps memory by stream; create fewer streams and reuse them",
+                    device_->device().name(), known_.size()));
   return place;
 }
 

@@ -143,12 +143,12 @@ void Engine::State::run_loss(const Potentials<T>& potentials, const Segmentation
 
   // The row's numbers; whether it has gradients.
   const auto report_row = [&](std::int64_t b, const RowSolver& solver) {
-    const double log_partition = solver.log_partition();
+    const double log_partition = need_finite_sum(solver.log_partition());
     RowStatus status = log_partition == kNegInf ? RowStatus::kNoPath : RowStatus::kOk;
     set(result.log_partition, b, log_partition);
     if (gold != nullptr) {
-      const double score =
-          score_row(model, solver.row(), *gold, gold->row_pointer(b), gold->row_pointer(b + 1));
+      const double score = need_finite_sum(
+          score_row(model, solver.row(), *gold, gold->row_pointer(b), gold->row_pointer(b + 1)));
       if (score == kNegInf && status == RowStatus::kOk) status = RowStatus::kImpossibleGold;
       set(result.score, b, score);
       // The gold score is one of the terms of the partition; only rounding can put it above.
@@ -234,8 +234,9 @@ void Engine::score(const Potentials<T>& potentials, const SegmentationsView& seg
   check_segments(segmentations, dims, potentials.lengths, true);
   load_model(potentials, dims, state_->model);
   state_->for_rows(potentials, 0, dims.batch, [&](std::int64_t b, const Row& row, Workspace&) {
-    score(b) = score_row(state_->model, row, segmentations, segmentations.row_pointer(b),
-                         segmentations.row_pointer(b + 1));
+    score(b) =
+        need_finite_sum(score_row(state_->model, row, segmentations, segmentations.row_pointer(b),
+                                  segmentations.row_pointer(b + 1)));
   });
 }
 
@@ -256,7 +257,7 @@ void Engine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& re
     std::int64_t row_of[kLockstep];
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < n; ++i) {
-      const double log_partition = solvers[i].log_partition();
+      const double log_partition = need_finite_sum(solvers[i].log_partition());
       set(result.log_partition, rows[i], log_partition);
       set(result.status, rows[i], log_partition == kNegInf ? RowStatus::kNoPath : RowStatus::kOk);
       set(result.entropy, rows[i], 0.0);
@@ -303,7 +304,7 @@ void Engine::segment_posteriors(const Potentials<T>& potentials, const Segmentat
         RowSolver solver(state.model, state.method, row, workspace);
         RowSolver* const one = &solver;
         solve_forward(&one, 1, *state.pool);
-        const bool possible = solver.log_partition() > kNegInf;
+        const bool possible = need_finite_sum(solver.log_partition()) > kNegInf;
         if (possible) solve_expectations(&one, 1, {.segments = true}, *state.pool);
         for (std::int64_t i = first; i < last; ++i)
           probability(i) = possible
@@ -336,7 +337,8 @@ void Engine::viterbi(const Potentials<T>& potentials, Segmentations& best,
       for (const Segment& s : workspace.path) mine.append(s.start, s.duration, s.label);
     }
     set(result.score, b,
-        possible ? score_row(state.model, row, mine.view(), 0, mine.segments()) : kNegInf);
+        possible ? need_finite_sum(score_row(state.model, row, mine.view(), 0, mine.segments()))
+                 : kNegInf);
     set(result.status, b, possible ? RowStatus::kOk : RowStatus::kNoPath);
   };
   if (dims.batch < state.pool->size() && !has_tables(potentials) &&

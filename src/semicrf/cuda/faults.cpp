@@ -57,8 +57,8 @@ std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes&
                        at % n.frames);
   if (kind == gpu::kFaultLongRun)
     return fmt::format(
-        "batch {}, time {}: a label runs for longer than the longest segment, {} frames; raise K "
-        "or split long runs",
+        "batch {}, time {}: a run of one label is longer than the longest segment, {} frames; "
+        "raise K or split long runs",
         at / n.frames, at % n.frames, n.max_duration);
   if (kind == gpu::kFaultGold)
     return fmt::format(
@@ -81,7 +81,7 @@ std::string describe_fault(int kind, unsigned long long index, const gpu::Sizes&
     return fmt::format("batch {}, time {}: the label changes without the start of a segment",
                        at / n.frames, at % n.frames);
   if (kind == gpu::kFaultRoom)
-    return fmt::format("{} segments do not fit into the arrays for them; give larger ones", at);
+    return fmt::format("{} segments do not fit into the arrays for them; pass larger arrays", at);
   return fmt::format("{}[{}] is NaN or +inf; scores are finite or -inf", name, at);
 }
 

@@ -94,7 +94,7 @@ void CudaInference::sample(const Potentials<T>& potentials, const Scope& scope, 
                            std::int64_t first_row, void* caller) {
   const StreamHandle stream = runtime::legacy_if_null(caller);
   if (n < 0)
-    throw UsageError(fmt::format("semicrf: {} samples were asked for, expected 0 or more", n));
+    throw UsageError(fmt::format("semicrf: found {} samples to draw, expected 0 or more", n));
   State& s = *state_;
   ScopeCall call = make_scope_call(potentials, scope);
   set_lists(call, drawn, n);
@@ -117,7 +117,7 @@ void CudaInference::k_best(const Potentials<T>& potentials, const Scope& scope, 
   const StreamHandle stream = runtime::legacy_if_null(caller);
   if (n < 1)
     throw UsageError(
-        fmt::format("semicrf: {} best segmentations were asked for, expected 1 or more", n));
+        fmt::format("semicrf: found {} best segmentations to list, expected 1 or more", n));
   State& s = *state_;
   ScopeCall call = make_scope_call(potentials, scope);
   set_lists(call, best, n);

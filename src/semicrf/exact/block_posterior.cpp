@@ -190,10 +190,10 @@ void Description::add_starts(std::int64_t s) {
 /// Boundaries at multiples of this are settled: often next to what a recording has, seldom next to
 /// the K^2 / 2 segments that may go across each.
 std::int64_t settling_period(std::int64_t longest) {
-  constexpr std::int64_t kLeast = 512;
+  constexpr std::int64_t kMin = 512;
   const auto period =
       static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(4 * longest)));
-  return std::max(kLeast, period);
+  return std::max(kMin, period);
 }
 
 /// Takes `shift` off, and leaves multiples of 2^-32; the largest that is left.
@@ -384,9 +384,9 @@ void BlockPosterior::push(const FrameScores<T>& scores) {
   const FramePiece<T> piece(scores, x.dims().classes);
   if (!x.forced.empty() &&
       x.frames + piece.frames() > std::ssize(x.forced) - x.block - x.dims().max_duration)
-    throw UsageError(fmt::format(
-        "semicrf: it is said where segments start in {} frames, and more than these have come",
-        std::ssize(x.forced) - x.block - x.dims().max_duration));
+    throw UsageError(
+        fmt::format("semicrf: found frames beyond the {} frames for which segment starts are given",
+                    std::ssize(x.forced) - x.block - x.dims().max_duration));
   for (std::int64_t t = 0; t < piece.frames(); ++t) {
     if (x.frames == x.window.end) {
       x.leave_block();

@@ -294,7 +294,7 @@ void Inference::k_best(const Potentials<T>& potentials, const Scope& scope, std:
                        SegmentationLists& best) {
   if (n < 1)
     throw UsageError(
-        fmt::format("semicrf: {} best segmentations were asked for, expected 1 or more", n));
+        fmt::format("semicrf: found {} best segmentations to list, expected 1 or more", n));
   const Dims dims = check_with_tables(potentials);
   check_scope(scope, dims, potentials.lengths);
   ScopedModel model;

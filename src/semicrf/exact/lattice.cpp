@@ -552,11 +552,7 @@ double lattice_forward(const LatticeInput& input, Sum sum, Lattice& lattice) {
   pass.prepare();
   pass.forward();
   // A base that overflows stays so, and no way leads back through such values.
-  if (!std::isfinite(lattice.base.back()) || !(lattice.log_partition < -kNegInf))
-    throw DataError(
-        "semicrf: the scores of a row add up to more than a double holds (1.8e308); scale them "
-        "down");
-  return lattice.log_partition;
+  return need_finite_sum(std::isfinite(lattice.base.back()) ? lattice.log_partition : -kNegInf);
 }
 
 void lattice_begin(const LatticeInput& input, Sum sum, Lattice& lattice) {

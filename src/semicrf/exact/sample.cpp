@@ -119,7 +119,7 @@ template <class T>
 void Inference::sample(const Potentials<T>& potentials, const Scope& scope, std::int64_t n,
                        std::uint64_t seed, SegmentationLists& drawn, std::int64_t first_row) {
   if (n < 0)
-    throw UsageError(fmt::format("semicrf: {} samples were asked for, expected 0 or more", n));
+    throw UsageError(fmt::format("semicrf: found {} samples to draw, expected 0 or more", n));
   const Dims dims = check_with_tables(potentials);
   check_scope(scope, dims, potentials.lengths);
   ScopedModel model;

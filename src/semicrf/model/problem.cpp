@@ -220,7 +220,9 @@ void check_gradients(const Gradients<T>& g, const Dims& d) {
        {std::pair("segment_scores", !g.segment_scores.empty() && !d.segment_scores),
         std::pair("transition_scores", !g.transition_scores.empty() && !d.transition_scores)}) {
     if (lone)
-      throw UsageError(fmt::format("semicrf: a gradient of {0} was asked for without {0}", name));
+      throw UsageError(fmt::format(
+          "semicrf: found an array for the gradient of {0}, but no {0}; pass both or neither",
+          name));
   }
   check_optional("the segment_scores gradient", "(B, T, K, C)", g.segment_scores,
                  {d.batch, d.frames, d.max_duration, d.classes});
@@ -276,6 +278,12 @@ Row load_row(const Potentials<T>& p, const Dims& dims, std::int64_t b, RowBuffer
   if (dims.transition_scores) row.transitions = TransitionTable(p.transition_scores, b);
   if (row.has_tables()) check_tables(row, dims, b);
   return row;
+}
+
+double need_finite_sum(double sum) {
+  if (sum < -kNegInf) return sum;
+  throw DataError(
+      "semicrf: the scores of a row add up to more than a double holds (1.8e308); scale them down");
 }
 
 double score_row(const Model& model, const Row& row, const SegmentationsView& y, std::int64_t first,

@@ -125,6 +125,10 @@ struct RowExpectations {
   TableCounts* tables = nullptr;  ///< where the counts of tables go; null: nowhere
 };
 
+/// A sum over segmentations, or the score of one. DataError where finite scores add up to more than
+/// a double holds, so that the sum is infinite or NaN.
+double need_finite_sum(double sum);
+
 /// Score of segments [first, last) of `segments` as one segmentation of the row; -inf if forbidden.
 double score_row(const Model& model, const Row& row, const SegmentationsView& segments,
                  std::int64_t first, std::int64_t last);

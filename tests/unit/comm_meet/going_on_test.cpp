@@ -143,7 +143,8 @@ TEST(GoingOn, AGenerationThatIsStillToComeIsALoss) {
   auto two = puppet(group, 2, 3);
   await<Agreed>(*one);
   one->send(Text{0, "from the future", 5});
-  EXPECT_THAT(await<Changed>(*two).loss.sentence, HasSubstr("a text of another gather"));
+  EXPECT_THAT(await<Changed>(*two).loss.sentence,
+              HasSubstr("a text that belongs to another gather"));
   two->send(Text{0, "2", 1});
   two->send(Bye{1});
   await<Bye>(*two);
@@ -282,7 +283,7 @@ TEST(GoingOn, LinksAreOfOneGeneration) {
     return visit(resolve("127.0.0.1", std::stoi(place)).at(0), test::kKey,
                  {Role::kRank, 1, 2, generation}, clock.now() + seconds(60), clock, {});
   };
-  EXPECT_THAT(visit_as(1).why, HasSubstr("does not wait for a rank 1 of 2"));
+  EXPECT_THAT(visit_as(1).why, HasSubstr("does not expect a rank 1 of 2"));
   const Visit link = visit_as(0);
   EXPECT_EQ(link.why, "");
   one->send(Text{1, "0", 0});

@@ -133,9 +133,10 @@ TEST(Meeting, WhatIsFoundAtThePortIsSaid) {
   group.start(0);
   PuppetRank first(group.port(), 1, 3);
   ASSERT_TRUE(first.connection);
-  EXPECT_THAT(PuppetRank(group.port(), 1, 3).why, HasSubstr("another process is rank 1"));
-  EXPECT_THAT(PuppetRank(group.port(), 3, 3).why, HasSubstr("does not wait for a rank 3 of 3"));
-  EXPECT_THAT(PuppetRank(group.port(), 2, 4).why, HasSubstr("does not wait for a rank 2 of 4"));
+  EXPECT_THAT(PuppetRank(group.port(), 1, 3).why,
+              HasSubstr("another process has joined as rank 1"));
+  EXPECT_THAT(PuppetRank(group.port(), 3, 3).why, HasSubstr("does not expect a rank 3 of 3"));
+  EXPECT_THAT(PuppetRank(group.port(), 2, 4).why, HasSubstr("does not expect a rank 2 of 4"));
   EXPECT_THAT(PuppetRank(group.port(), 2, 3, key_of("another")).why, HasSubstr("SEGFUSE_JOB_KEY"));
   first.here();
   PuppetRank second(group.port(), 2, 3);

@@ -148,7 +148,7 @@ TEST(Strangers, AThousandConnectionsDoNotKeepTheRanksOut) {
   for (int i = 0; i < 1000; ++i) crowd.push_back(connect_to(group.port()));
   expect_meeting(group, 4);
   ASSERT_GE(log.lines().size(), 1U);
-  EXPECT_THAT(log.lines()[0], HasSubstr("for want of room"));
+  EXPECT_THAT(log.lines()[0], HasSubstr("because there was no room"));
 }
 
 TEST(Strangers, AfterTheRanksHaveMetTheyAreTurnedAwayToo) {

@@ -162,7 +162,7 @@ TEST_P(Ranks, RefuseALibraryThatIsNone) {
     const spawn::Result result = start(1, {"sums"}, {{"SEGFUSE_MPI", named}});
     EXPECT_EQ(result.exit_code, 4) << told(result);
     EXPECT_THAT(result.err,
-                HasSubstr("SEGFUSE_MPI names '" + named + "', which is no library with MPI's"));
+                HasSubstr("SEGFUSE_MPI names '" + named + "', which is not a library with MPI's"));
   }
 }
 

@@ -571,7 +571,7 @@ std::vector<Kernel> reduced_kernels() {
       {"reduction_of_a_reduction",
        [](Model& m) { m.output(m.b.sum(m.b.logsumexp(matrix(m), {1}), {0})); },
        {kReduce, kReduce},
-       "a reduction of what a reduction gave"},
+       "a reduction of the result of a reduction"},
       {"overlapping_reductions",
        [](Model& m) {
          const ValId x = cube(m);

@@ -146,16 +146,16 @@ TEST(Augmentation, AGainOfValuesMultipliesThem) {
 
 TEST(Augmentation, ATranspositionMovesTheBandsOfEachBlock) {
   constexpr std::int64_t kBands = 6, kColumns = 4 * kBands;  // two channels and their slopes
-  constexpr std::int64_t kMost = 2;
+  constexpr std::int64_t kMax = 2;
   const Normalisation normalisation = uneven(kColumns);
-  const Augmenter augmenter({.transpose_bands = kMost}, bands(kBands, 1), normalisation, 5);
+  const Augmenter augmenter({.transpose_bands = kMax}, bands(kBands, 1), normalisation, 5);
   const Rows plain = random_rows(3, kColumns);
   std::map<std::int64_t, int> counts;
   constexpr int kDraws = 1000;
   for (std::int64_t sequence = 0; sequence < kDraws; ++sequence) {
     const Rows moved = changed(augmenter, plain, 1, sequence);
     int fits = 0;
-    for (std::int64_t k = -kMost; k <= kMost; ++k) {
+    for (std::int64_t k = -kMax; k <= kMax; ++k) {
       double worst = 0;
       for (std::size_t i = 0; i < plain.size(); ++i) {
         const auto column = static_cast<std::int64_t>(i) % kColumns;
@@ -177,7 +177,7 @@ TEST(Augmentation, ATranspositionMovesTheBandsOfEachBlock) {
     }
     ASSERT_EQ(fits, 1);
   }
-  expect_uniform(counts, -kMost, kMost, kDraws);
+  expect_uniform(counts, -kMax, kMax, kDraws);
 }
 
 // ------------------------------------------------------------------------------------- noise

@@ -165,7 +165,7 @@ TEST(LabelTables, GenericSeqHoldsSeveralRecordings) {
               HasSubstr("x.csv:4: it has no labels of the recording \"b3.wav\", but of "
                         "\"one/b1.wav\" and others"));
   EXPECT_THAT(message_of([&] { parse_labels(text, "x.csv"); }),
-              HasSubstr("it has labels of 2 recordings, \"one/b1.wav\" and others; whose are"));
+              HasSubstr("it has labels of 2 recordings, \"one/b1.wav\" and others; name"));
 }
 
 constexpr std::string_view kRaven =
@@ -513,7 +513,7 @@ TEST(Yarden, WhatDoesNotFitIsRefused) {
             "annotation.mat: 'keys' and 'elements' are not two lists of cells of one length");
   EXPECT_EQ(refusal(bytes.array(1, 1, 1, "keys", bytes.doubles("", {1})),
                     elements(bytes.annotation({0}, {1}, {3}))),
-            "annotation.mat: a key is no text");
+            "annotation.mat: a key is not text");
   EXPECT_THAT(refusal(key, elements(bytes.doubles("", {1}))),
               HasSubstr("annotation.mat: an element has no field 'seg"));
   EXPECT_EQ(refusal(key, elements(bytes.annotation({0, 1}, {1}, {3}))),

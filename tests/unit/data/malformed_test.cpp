@@ -213,7 +213,7 @@ TEST(Npz, HoldsArraysThatAreStoredOrPacked) {
   };
   EXPECT_THAT(refusal(both), HasSubstr("x.npz: 2 arrays ("));
   EXPECT_THAT(refusal(both, "c"), HasSubstr("expected one named 'c'"));
-  EXPECT_EQ(refusal("PK"), "x.npz: this is no ZIP file; expected an .npz file of NumPy");
+  EXPECT_EQ(refusal("PK"), "x.npz: this is not a ZIP file; expected an .npz file of NumPy");
   EXPECT_EQ(refusal(zip({{"a.npy", one, one.size(), 12}})),
             "x.npz: a file in it is neither stored nor deflated; expected an .npz file of NumPy");
   EXPECT_THAT(refusal(zip({{"a.npy", "text", 4}})), HasSubstr("x.npz: byte 0: not a .npy file"));

@@ -238,7 +238,7 @@ TEST(GroupsOfACorpus, AFolderOfEachSpeaker) {
                           "bert/a:bert:dev", "bert/b:bert:dev", "carl/a:carl:test"));
   EXPECT_THAT(
       message_of([&] { grouped(directory.path(), "speaker"); }),
-      HasSubstr("data.group is \"speaker\", a column of a manifest, and there is no manifest"));
+      HasSubstr("data.group is \"speaker\", a column of a manifest, but there is no manifest"));
   directory.write("z.wav", "");
   directory.write("z.phn", "");
   EXPECT_THAT(message_of([&] { grouped(directory.path(), "folder"); }),
@@ -254,9 +254,10 @@ TEST(GroupsOfACorpus, OneSpeakerInTwoSplitsThatAreGivenIsOneGroup) {
   options.group = "folder";
   const std::vector<Recording> recordings = load_manifest(directory.path(), options);
   EXPECT_EQ(count_groups(recordings), 2);
-  EXPECT_EQ(torn_groups(recordings),
-            "the split, as it is given, tears groups apart: \"anna\" is in the dev set and in the "
-            "test set");
+  EXPECT_EQ(
+      torn_groups(recordings),
+      "the given split separates recordings of one group: \"anna\" is in the dev set and in the "
+      "test set");
 }
 
 TEST(GroupsOfACorpus, AColumnOfTheManifest) {

@@ -91,7 +91,7 @@ TEST(Npy, OthersAreRefusedInOneSentence) {
 
 TEST(Parquet, IsRefusedWithTheWayToGo) {
   EXPECT_THAT(message_of([] { parse_values("PAR1", "x.parquet"); }),
-              HasSubstr("x.parquet: Parquet is not read; read it in Python with pyarrow"));
+              HasSubstr("x.parquet: Parquet is not read; read it with pyarrow in Python"));
   const test::TemporaryDirectory folder;
   folder.write("a.parquet", "PAR1");
   EXPECT_THAT(message_of([&] { load_manifest(folder.path()); }),

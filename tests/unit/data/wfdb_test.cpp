@@ -314,7 +314,7 @@ TEST(WfdbSignals, WhatIsWrongIsSaid) {
   EXPECT_THAT(refusal("r 1 100 -1\n"), HasSubstr("r.hea:1: the number of samples is \"-1\""));
   EXPECT_EQ(refusal("r 2 100\nr.dat 16\n"), "r.hea:2: the header ends after 1 of 2 signals");
   EXPECT_EQ(refusal("r 1 100\nr.dat 16\nr.dat 16\n"),
-            "r.hea:3: a line behind those of 1 signals; expected comments alone");
+            "r.hea:3: a line after those of 1 signals; expected only comments");
   EXPECT_EQ(refusal("r 1 100\nr.dat\n"), "r.hea:2: the line of a signal has no format");
   EXPECT_EQ(refusal("r 1 100\nr.dat 516\n"),
             "r.hea:2: the signal file has the format \"516\"; expected 8, 16, 24, 32, 61, 80, 160, "
@@ -402,7 +402,7 @@ TEST(WfdbAnnotations, WhatIsWrongIsSaid) {
             "r.atr: byte 0: the file ends, and an annotation or the end mark was expected; it was "
             "cut off, or holds no annotations of WFDB");
   EXPECT_EQ(refused(whole + "x"),
-            "r.atr: byte 18: something stands behind the end of the annotations; expected nothing");
+            "r.atr: byte 18: there are bytes after the end of the annotations; expected none");
   EXPECT_EQ(refused(Annotator().field(60, 1).bytes()),
             "r.atr: byte 0: code 60, which belongs to the annotation before it, and there is none");
   EXPECT_THAT(refused(Annotator().add(1, 55).bytes()),

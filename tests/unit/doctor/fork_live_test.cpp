@@ -248,8 +248,8 @@ std::string refusal_of(int pid) {
 }
 
 TEST(ForkDoctorTest, WhatCannotBeReadIsToldApart) {
-  EXPECT_THAT(refusal_of(0), HasSubstr("no process number"));
-  EXPECT_THAT(refusal_of(-4), HasSubstr("no process number"));
+  EXPECT_THAT(refusal_of(0), HasSubstr("not a process id"));
+  EXPECT_THAT(refusal_of(-4), HasSubstr("not a process id"));
   EXPECT_THAT(refusal_of(0x3fffffff), HasSubstr("there is no process"));
   Child child(victim({"zombie"}));
   const auto lines = child.lines_until_ready();

@@ -135,7 +135,7 @@ TEST(ForkRepairLiveTest, WhatMayNotBeMendedIsRefusedAndStaysAsItIs) {
   }
   EXPECT_EQ(examine_fork(child.pid()).regions.size(), 11U);
   EXPECT_THAT(refusal_of(0x3fffffff, 4096, kProven), HasSubstr("there is no process"));
-  EXPECT_THAT(refusal_of(-1, 4096, kProven), HasSubstr("no process number"));
+  EXPECT_THAT(refusal_of(-1, 4096, kProven), HasSubstr("not a process id"));
   kill(child.pid(), SIGKILL);
   siginfo_t ended{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child.pid()), &ended, WEXITED | WNOWAIT), 0);

@@ -71,7 +71,7 @@ inline void expect_agreement(const std::vector<KernelInfo>& kernels, const std::
 }
 
 /// Sums of floating-point numbers in the order in which threads come: nothing of ours has them but
-/// gold_counts, which adds equal numbers, so that the order does not show (docs/decisions.md).
+/// gold_counts, which adds equal numbers, so that the order does not show (docs/decisions/020-*).
 inline void expect_no_float_atomics(const std::string& ptx, const std::string& name) {
   if (ptx.empty()) return;  // this NVRTC keeps none
   for (const KernelInfo& kernel : doctor::read_ptx(ptx, name)) {

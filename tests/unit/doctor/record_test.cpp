@@ -136,7 +136,7 @@ TEST(Record, MalformedFilesAreRefusedWithTheirPlace) {
   };
   EXPECT_THAT(failure(""), HasSubstr("some.file: the file is empty"));
   EXPECT_THAT(failure("hello"), HasSubstr("some.file:1:1: expected a memory record"));
-  EXPECT_THAT(failure("{}"), HasSubstr("no record of memory"));
+  EXPECT_THAT(failure("{}"), HasSubstr("not a record of memory"));
   EXPECT_THAT(failure("{\n \"a\": 1,\n b}"), HasSubstr("some.file:3:2: this is not JSON, at 'b}'"));
   EXPECT_THAT(failure(good.substr(0, good.size() / 2)), HasSubstr("the JSON ends too early"));
   EXPECT_THAT(failure(changed("\"version\": 1", "\"version\": 7")),

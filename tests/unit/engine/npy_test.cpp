@@ -78,8 +78,8 @@ TEST_F(Npy, WhatNumPyWrites) {
 
 TEST_F(Npy, WhatIsWrongIsSaid) {
   const std::string data = bytes_of({1, 2});
-  refuses("", "is no .npy file");
-  refuses("PK\x03\x04 and so on and on", "is no .npy file");
+  refuses("", "is not a .npy file");
+  refuses("PK\x03\x04 and so on and on", "is not a .npy file");
   refuses(npy("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }", data), "type '>f4'");
   refuses(npy("{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }", data), "type '<c8'");
   refuses(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", data),

@@ -471,7 +471,8 @@ TEST(Numerics, ValuesInAFileAreReadOrRefused) {
   EXPECT_EQ(message("#: x = 1*0"), "<text>:5: found '1*0' among the values, expected VALUE*NUMBER");
   EXPECT_THAT(message("#: 1 2"), HasSubstr("values were found without a name"));
   EXPECT_EQ(message("#: x = 1 2"), "input 'x' has 2 values in the file, expected 4 for shape [4]");
-  EXPECT_EQ(message("#: y = 1"), "the file has values of 'y', which is no input of its program");
+  EXPECT_EQ(message("#: y = 1"),
+            "the file has values of 'y', which is not an input of its program");
 }
 
 TEST(Numerics, SizesAreThoseOfTheProgram) {

@@ -477,7 +477,7 @@ TEST(Ops, RefusalsNameOperationFoundAndExpected) {
   EXPECT_THAT(refusal([&] { (void)(x + y); }), HasSubstr("add of f32[3], f32[4]: "));
   EXPECT_THAT(refusal([&] { (void)(x + n); }),
               HasSubstr("add: operands must have one element type; found f32[3] and i32[3]"));
-  EXPECT_THAT(refusal([&] { (void)(n + 0.5); }), HasSubstr("0.5 is no i32"));
+  EXPECT_THAT(refusal([&] { (void)(n + 0.5); }), HasSubstr("0.5 does not fit i32"));
   EXPECT_THAT(refusal([&] { (void)(x + z); }),
               HasSubstr("add: found values of the Fusions 'one' and 'two', expected one Fusion"));
   EXPECT_THAT(refusal([&] { (void)exp(Value(1)); }), HasSubstr("exp: found plain numbers only"));
@@ -489,7 +489,7 @@ TEST(Ops, RefusalsNameOperationFoundAndExpected) {
   EXPECT_THAT(refusal([&] { (void)instance_norm(x); }), HasSubstr("(B, C, ...)"));
   EXPECT_THAT(refusal([&] { (void)f.input("x", DType::kF32, {}); }), HasSubstr("'x' already"));
   EXPECT_THAT(refusal([&] { (void)f.build(); }), HasSubstr("'one' has no output"));
-  EXPECT_THAT(refusal([&] { (void)Size("2B"); }), HasSubstr("'2B' is no name of a size"));
+  EXPECT_THAT(refusal([&] { (void)Size("2B"); }), HasSubstr("'2B' is not a name of a size"));
   EXPECT_THAT(refusal([&] { (void)f.apply("expp", {}); }), HasSubstr("no operation 'expp'"));
   EXPECT_THAT(refusal([&] { (void)x.size(1); }), HasSubstr("axis 1 of f32[3]"));
   EXPECT_THAT(refusal([&] { f.require(3, 4); }), HasSubstr("3 and 4 can never be equal"));

@@ -220,7 +220,7 @@ TEST_P(OnDevice, ElementsAreNotReadFromTheHost) {
   Tensor there = accelerator->upload(row({1, 2}));
   EXPECT_EQ(message_of<UsageError>([&] { static_cast<void>(there.at(0)); }),
             "a tensor f64[2] is in the memory of " + accelerator->name() +
-                "; bring it to the host with to_host() first");
+                "; copy it to the host with to_host() first");
   EXPECT_THROW(static_cast<void>(there.data()), UsageError);
   EXPECT_THROW(there.span<double>(), UsageError);
   const Tensor copy = there.clone();

@@ -111,9 +111,10 @@ TEST_P(GpuSemiCrf, FaultsOfLabelsAreTold) {
             "semicrf: batch 1, time 5: a label after ignored frames");
   bad = good;
   bad.at(0, 3) = bad.at(0, 4) = bad.at(0, 5) = 1;
-  EXPECT_EQ(label_fault(gpu, bad, true, rules),
-            "semicrf: batch 0, time 3: a label runs for longer than the longest segment, 2 frames; "
-            "raise K or split long runs");
+  EXPECT_EQ(
+      label_fault(gpu, bad, true, rules),
+      "semicrf: batch 0, time 3: a run of one label is longer than the longest segment, 2 frames; "
+      "raise K or split long runs");
   bad = good;
   bad.lengths[1] = 11;
   EXPECT_NE(label_fault(gpu, bad, true, rules).find("batch 1"), std::string::npos);

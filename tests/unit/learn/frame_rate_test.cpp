@@ -1,4 +1,4 @@
-// Rows a second of recordings that are no audio, from what their labels say.
+// Rows a second of recordings that are not audio, from what their labels say.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -173,7 +173,7 @@ TEST_P(ModelTest, RefusesWhatIsNoRecording) {
   audio.samples.clear();
   EXPECT_THAT(refusal(audio), HasSubstr("no samples"));
   EXPECT_THAT(message_of<UsageError>([&] { model.decode(noise(1), {.k_best = -1}); }),
-              HasSubstr("k-best asks for -1 segmentations; expected 0 to 1000"));
+              HasSubstr("k-best is -1; expected 0 to 1000"));
 }
 
 TEST_P(ModelTest, AWeightThatOverflowsIsTheModelsFault) {

@@ -122,6 +122,12 @@ TEST_F(Pretrained, WhatIsNotThereIsSaidWithWhatIsNear) {
   EXPECT_THAT(said([] { pretrained_card("."); }), HasSubstr(".: there is no pretrained model"));
 }
 
+TEST_F(Pretrained, AFolderWithoutModelsIsRefusedByTheVariable) {
+  ::setenv("SEGFUSE_MODELS", "/nope", 1);
+  EXPECT_THAT(said([] { pretrained_models(); }),
+              HasSubstr("SEGFUSE_MODELS names '/nope', where there is no index.toml"));
+}
+
 TEST_F(Pretrained, TheFirstFolderWins) {
   const fs::path first = folder_ / "first";
   const fs::path second = folder_ / "second";
@@ -141,10 +147,10 @@ TEST_F(Pretrained, MalformedIndexesAreRefused) {
   EXPECT_EQ(said_of_index(entry("tones", good)), "accepted");
   for (const char* name : {"", "..", "../x", "a/b", "Tones", "a b", "a.b"})
     EXPECT_THAT(said_of_index(entry(name, good)),
-                AllOf(HasSubstr("index.toml:2:"), HasSubstr("is no name of a model")))
+                AllOf(HasSubstr("index.toml:2:"), HasSubstr("is not a name of a model")))
         << name;
   for (const std::string& hash : {std::string(), std::string(63, 'a'), std::string(64, 'A')})
-    EXPECT_THAT(said_of_index(entry("tones", hash)), HasSubstr("is no SHA-256; expected 64"));
+    EXPECT_THAT(said_of_index(entry("tones", hash)), HasSubstr("is not a SHA-256; expected 64"));
   for (const char* key : {"name", "title", "recordings", "licence", "figure", "sample_rate",
                           "hop_ms", "labels", "bytes", "sha256"}) {
     std::string text = entry("tones", good);
@@ -160,7 +166,7 @@ TEST_F(Pretrained, MalformedIndexesAreRefused) {
 
 /// Nobody changes a model of the tree without its index, its card or its configuration.
 TEST_F(Pretrained, TheModelsOfTheTreeAreThoseOfTheirIndex) {
-  constexpr std::uintmax_t kMostBytes = 1'500'000;  // of all of them: they are in the repository
+  constexpr std::uintmax_t kMaxBytes = 1'500'000;  // of all of them: they are in the repository
   const fs::path tree = fs::path(SEGFUSE_SOURCE_DIR) / "models";
   names({tree});
   std::uintmax_t bytes = 0;
@@ -184,7 +190,7 @@ TEST_F(Pretrained, TheModelsOfTheTreeAreThoseOfTheirIndex) {
     EXPECT_TRUE(card.starts_with("# " + row.name + "\n"));
     EXPECT_THAT(card, HasSubstr("95 % interval"));
   }
-  EXPECT_LE(bytes, kMostBytes);
+  EXPECT_LE(bytes, kMaxBytes);
   std::size_t folders = 0;
   for (const auto& item : fs::directory_iterator(tree))
     folders += fs::exists(item.path() / "model.safetensors") ? 1 : 0;

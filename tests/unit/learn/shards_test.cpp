@@ -353,7 +353,7 @@ TEST(Shards, RanksEndTogether) {
   };
   const auto other_data = failure(
       2, [](TrainingPlan&, std::vector<Sequence>& sequences) { sequences[3].features.set(1, 5); });
-  EXPECT_THAT(other_data[0], HasSubstr("rank 2 trains something else than rank 0"));
+  EXPECT_THAT(other_data[0], HasSubstr("rank 2 does not train the same as rank 0"));
   EXPECT_THAT(other_data[0], HasSubstr("features of the training recordings"));
   for (const std::string& text : other_data)
     EXPECT_THAT(text, HasSubstr("rank 2 trains something"));
@@ -377,7 +377,7 @@ TEST(Shards, RanksWithOtherPlansEndTogether) {
     });
     FAIL() << "they trained together";
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 1 trains something else than rank 0"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 does not train the same as rank 0"));
     EXPECT_THAT(error.what(), HasSubstr("back end: loops then, reference now"));
   }
 }

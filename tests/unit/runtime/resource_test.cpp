@@ -136,8 +136,8 @@ TYPED_TEST(ResourceConformance, WrongUseIsATypedErrorThatChangesNothing) {
   const auto says = [&](std::byte* what, StreamId stream, std::size_t bytes) {
     return this->failure([&] { resource.deallocate(what, stream, bytes); });
   };
-  EXPECT_THAT(says(&foreign, m.a, 1), HasSubstr("was not allocated here, on sim"));
-  EXPECT_THAT(says(nullptr, m.a, kUnknownBytes), HasSubstr("was not allocated here"));
+  EXPECT_THAT(says(&foreign, m.a, 1), HasSubstr("was not allocated by this resource, on sim"));
+  EXPECT_THAT(says(nullptr, m.a, kUnknownBytes), HasSubstr("was not allocated by this resource"));
   EXPECT_THAT(says(address + 16, m.a, 1000), HasSubstr("is byte 16 of the memory 'weights'"));
   EXPECT_THAT(says(address, m.a, 999), HasSubstr("'weights' at"));
   EXPECT_THAT(says(address, m.a, 999), HasSubstr("has 1000 bytes, not 999"));

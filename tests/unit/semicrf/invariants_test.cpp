@@ -160,6 +160,32 @@ TYPED_TEST(Invariants, Test13AConstantPerPositionShiftsThePartitionAlone) {
   for (std::size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 10 * this->tolerance);
 }
 
+TYPED_TEST(Invariants, SumsThatOverflowAreRefused) {
+  if constexpr (std::is_same_v<TypeParam, double>) {
+    for (const bool by_duration : {false, true}) {
+      auto p = middling<double>(43, by_duration, [](Rng& rng) { return rng.normal(); });
+      Rng rng(44);
+      const Segmentations gold = random_gold(p, rng);
+      std::fill(p.emission.begin(), p.emission.end(), 1.7e308);
+      std::vector<double> out(p.B);
+      const View<double, 1> numbers = out;
+      LossResult result;
+      result.loss = numbers;
+      Posteriors<double> posteriors;
+      posteriors.log_partition = numbers;
+      std::vector<double> each(gold.start.size());
+      Segmentations best;
+      Engine& engine = this->engine;
+      EXPECT_THROW(engine.log_partition(p.potentials(), {numbers, {}}), DataError);
+      EXPECT_THROW(engine.loss(p.potentials(), gold, result), DataError);
+      EXPECT_THROW(engine.score(p.potentials(), gold.view(), numbers), DataError);
+      EXPECT_THROW(engine.posteriors(p.potentials(), posteriors), DataError);
+      EXPECT_THROW(engine.segment_posteriors(p.potentials(), gold.view(), each), DataError);
+      EXPECT_THROW(engine.viterbi(p.potentials(), best), DataError);
+    }
+  }
+}
+
 TYPED_TEST(Invariants, Test14LabelsMayBePermuted) {
   for (const bool by_duration : {false, true}) {
     const auto p = middling<TypeParam>(51, by_duration);

@@ -121,7 +121,7 @@ def step_of(node: Node, known: Mapping[Node, Step]) -> Step:
     if node.target is operator.getitem:
         source = node.args[0]
         if not isinstance(source, Node) or source not in known:
-            raise RefusedError("what it is a part of is PyTorch's")
+            raise RefusedError("it is part of an operation that PyTorch runs")
         row = _PICK_VIEW if known[source].row.view else _PICK
         arguments = {"source": Ref(source), "index": node.args[1]}
         return Step(row, arguments, None, [_result(node.meta.get("val"))], True)
@@ -165,7 +165,7 @@ def _content(x: Any) -> Any:
     if not isinstance(x, Node):
         return x
     if "val" not in x.meta:
-        raise RefusedError(f"what {x.name} holds is not known")
+        raise RefusedError(f"the value of {x.name} is not known at compile time")
     return x.meta["val"]
 
 
@@ -185,7 +185,7 @@ def _need_known(name: str, x: Any) -> None:
         _need_plain(x)
     elif isinstance(x, torch.SymInt):
         if not writable(expression(x)):
-            raise RefusedError(f"the size {x} is no sum of products")
+            raise RefusedError(f"the size {x} is not a sum of products")
     elif isinstance(x, (torch.SymFloat, torch.SymBool, complex)):
         raise RefusedError(f"{name} is a {type(x).__name__}")
 
@@ -199,7 +199,7 @@ def _need_plain(x: torch.Tensor) -> None:
         raise RefusedError(f"a tensor lies on {x.device}")
     for size in x.shape:
         if not writable(expression(size)):
-            raise RefusedError(f"the size {size} is no sum of products")
+            raise RefusedError(f"the size {size} is not a sum of products")
 
 
 def _need_one_device(content: Mapping[str, Any], made: torch.Tensor) -> None:
@@ -217,7 +217,7 @@ def _result(made: Any) -> tuple[str, Shape]:
     if not isinstance(made, torch.Tensor):
         if isinstance(made, (list, tuple)):  # what a part is taken of
             return "", ()
-        raise RefusedError("its result is no tensor")
+        raise RefusedError("its result is not a tensor")
     _need_plain(made)
     return name_of(made.dtype), tuple(expression(size) for size in made.shape)
 

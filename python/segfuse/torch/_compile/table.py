@@ -123,5 +123,5 @@ def exact_numbers(arguments: Arguments) -> str | None:
     """Constants have to be doubles."""
     for x in arguments.values():
         if isinstance(x, int) and abs(x) > _LARGEST:
-            return f"the number {x} is no double"
+            return f"the number {x} does not fit a double"
     return None

@@ -69,7 +69,7 @@ class Operation:
     house: str
     """Segfuse's name of what goes wrong for the same reasons; else the name."""
     makes_numbers: bool
-    """It is no view and leaves no memory unwritten."""
+    """It is not a view and leaves no memory unwritten."""
     leaves_unwritten: bool
     is_view: bool
     written: tuple[tuple[int, str], ...]

@@ -196,7 +196,7 @@ class _Report:
         report = json.loads(self._recorder.trace.json())
         text = self._recorder.trace.text()
         if not self._there:
-            text = "PyTorch sees no CUDA device here, so nothing was looked at\n"
+            text = "PyTorch sees no CUDA device here, so nothing was checked\n"
             report["notes"] = [text.rstrip()]
         return {"found": bool(report["races"]), "text": text, "report": report}
 

@@ -20,11 +20,11 @@ std::string words_of(Verdict verdict, const Visitor& visitor) {
       return "rank 0 of the meeting there has another key (SEGFUSE_JOB_KEY): another job, or a key "
              "that is not the same on all ranks";
     case Verdict::kWrongCount:
-      return fmt::format("rank 0 there does not wait for a rank {} of {}", visitor.rank,
+      return fmt::format("rank 0 there does not expect a rank {} of {}", visitor.rank,
                          visitor.count);
     case Verdict::kTaken:
-      return fmt::format("another process is rank {} there already", visitor.rank);
-    case Verdict::kClosed: return "all ranks of the meeting there have come already";
+      return fmt::format("another process has joined as rank {} there already", visitor.rank);
+    case Verdict::kClosed: return "all ranks of the meeting there have joined already";
   }
   return {};
 }
@@ -41,7 +41,8 @@ std::optional<std::string> await(Connection& connection, Time until, const Clock
 
 Visit greet(Connection connection, const std::string& key, const Visitor& visitor, Time until,
             const Clock& clock, const std::function<void()>& ask) {
-  constexpr const char* kStranger = "what listens there is no meeting of this version of segfuse";
+  constexpr const char* kStranger =
+      "what listens there is not a meeting of this version of segfuse";
   const auto first = await(connection, until, clock, ask);
   if (!first) return {{}, "what listens there does not speak or closed the connection"};
   const auto nonce = read_challenge(*first);
@@ -84,7 +85,7 @@ Visit visit(const Address& address, const std::string& key, const Visitor& visit
   try {
     return greet(Connection(std::move(socket)), key, visitor, until, clock, ask);
   } catch (const DataError&) {
-    return {{}, "what listens there is no meeting of segfuse"};
+    return {{}, "what listens there is not a meeting of segfuse"};
   }
 }
 

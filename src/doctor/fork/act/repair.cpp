@@ -31,10 +31,10 @@ ForkRepair repair_knowing(int pid, std::uint64_t address, const comm::CopyOnFork
   const ForkReport before = examine_fork(pid);
   const ForkRegion* region = kept_at(before, address);
   if (region == nullptr)
-    throw UsageError(fmt::format(
-        "{:#x} of process {} is not kept from children, so there is nothing to give back; segfuse "
-        "doctor fork {} names what is",
-        address, pid, pid));
+    throw UsageError(
+        fmt::format("{:#x} of process {} is not kept from children, so there is nothing to give "
+                    "back; segfuse doctor fork {} lists the regions that are",
+                    address, pid, pid));
   if (region->risk == ForkRisk::kBenign)
     throw UsageError(fmt::format(
         "{:#x} of process {} does no harm to children ({}: {}); it stays as it is, since its owner "

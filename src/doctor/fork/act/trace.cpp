@@ -78,8 +78,8 @@ class Tracer {
           fmt::format("{} calls from more than {} places were not kept.", dropped_, kMaxSites));
     if (senders_.empty())
       trace.notes.push_back(
-          "No process registered memory or forked, as far as could be seen: calls of programs that "
-          "are linked statically or run with others' rights cannot be.");
+          "No process was seen to register memory or fork. Calls of programs that are linked "
+          "statically, or that run with the rights of another user, cannot be seen.");
   }
 
  private:
@@ -275,7 +275,7 @@ bool ForkTrace::at_risk() const {
 }
 
 ForkTrace trace_command(const std::vector<std::string>& command) {
-  if (command.empty()) throw UsageError("no command to trace; write it behind --");
+  if (command.empty()) throw UsageError("no command to trace; write it after --");
   ForkTrace trace;
   for (const std::string& word : command)
     trace.command += (trace.command.empty() ? "" : " ") + word;

@@ -113,7 +113,7 @@ std::string sentence_of(const ForkForecast& forecast) {
               : "nothing copied, ";
   text += fmt::format("about {} of standstill", in_seconds(forecast.stall_seconds));
   if (forecast.copied_at_most > forecast.copied_bytes)
-    text += fmt::format(" ({} more is pinned at places that the kernel does not tell)",
+    text += fmt::format(" ({} more are pinned at places that the kernel does not report)",
                         in_words(forecast.copied_at_most - forecast.copied_bytes));
   if (forecast.headroom_bytes)
     text +=

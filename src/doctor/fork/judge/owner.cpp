@@ -245,7 +245,7 @@ std::optional<Owner> Owners::in_program(std::uint64_t begin, std::uint64_t end, 
     owner.of_libc = is_libc(part->file);
     owner.sentence = fmt::format("{} variables of {}", what, part->file);
     const std::string names = names_of(*part, begin, end);
-    owner.sentence += names.empty() ? fmt::format(", {:#x} behind the beginning of its variables",
+    owner.sentence += names.empty() ? fmt::format(", {:#x} after the start of its variables",
                                                   begin - std::min(begin, part->begin))
                                     : names;
     return owner;
@@ -255,8 +255,8 @@ std::optional<Owner> Owners::in_program(std::uint64_t begin, std::uint64_t end, 
   const Vma* file = file_before(index);
   if (file == nullptr) return std::nullopt;
   owner.of_libc = is_libc(file->name);
-  owner.sentence = fmt::format("{} variables of {}, {:#x} behind the beginning of their mapping",
-                               what, file->name, begin - mapping.begin);
+  owner.sentence = fmt::format("{} variables of {}, {:#x} after the start of their mapping", what,
+                               file->name, begin - mapping.begin);
   return owner;
 }
 

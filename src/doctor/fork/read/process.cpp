@@ -47,8 +47,7 @@ bool read_at(int folder, const std::string& path, std::string& text) {
 }  // namespace
 
 Process::Process(int pid) : pid_(pid) {
-  if (pid <= 0)
-    throw UsageError(fmt::format("{} is no process number; it has to be 1 or more", pid));
+  if (pid <= 0) throw UsageError(fmt::format("{} is not a process id; expected 1 or more", pid));
   const std::string path = "/proc/" + std::to_string(pid);
   folder_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder_ < 0) {

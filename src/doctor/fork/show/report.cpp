@@ -110,7 +110,7 @@ std::string fork_report_text(const ForkReport& report, bool all) {
   if (!all && shown < risks)
     text += fmt::format("\nand {} regions more that are a risk (--all has them)\n", risks - shown);
   if (!all && benign > 0)
-    text += fmt::format("\n{} benign region{}, {} in all (--all tells each)\n", benign,
+    text += fmt::format("\n{} benign region{}, {} in all (--all lists each)\n", benign,
                         benign == 1 ? "" : "s", in_words(benign_bytes));
   if (report.regions.empty())
     text += "\nNo memory is kept from children, wiped in them, or known to be pinned.\n";

@@ -107,8 +107,9 @@ void check_channel(int channel, int channels, std::string_view name) {
         "\"stack\" for all",
         name, channels));
   if (channel < AudioOptions::kStack || channel >= channels)
-    throw DataError(fmt::format("{}: channel {} was asked for; the file has {} (counted from 0)",
-                                name, channel, channels));
+    throw DataError(
+        fmt::format("{}: there is no channel {}; the file has {} channels, counted from 0", name,
+                    channel, channels));
 }
 
 ChannelMixer::ChannelMixer(Audio& audio, const AudioOptions& options)
@@ -160,10 +161,10 @@ AudioReader::AudioReader(const std::filesystem::path& path, const std::string& n
                          const AudioOptions& options)
     : file_(std::make_unique<File>(path)) {
   if (!file_->handle && read_head(path, name, 8) == "APETAGEX")
-    throw DataError(fmt::format(
-        "{}: byte 0: an APE tag stands before the audio, and libsndfile does not look behind it; "
-        "remove the tag, or convert the file, as with ffmpeg -i FILE NEW.wav",
-        name));
+    throw DataError(
+        fmt::format("{}: byte 0: an APE tag precedes the audio, and libsndfile cannot skip it; "
+                    "remove the tag, or convert the file, as with ffmpeg -i FILE NEW.wav",
+                    name));
   if (!file_->handle)
     throw DataError(
         fmt::format("{}: byte 0: not an audio file that can be read ({}); expected WAV, FLAC, "

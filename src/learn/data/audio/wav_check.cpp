@@ -72,7 +72,7 @@ void check_wav_chunks(const std::filesystem::path& path, const std::string& name
       if (size == 0 && left > 0 && !read_to_the_end(head))
         throw DataError(
             fmt::format("{}: byte {}: the data chunk announces 0 bytes, {} follow; the program "
-                        "that wrote the file did not finish its header; write the file anew, as "
+                        "that wrote the file did not finish its header; write the file again, as "
                         "with ffmpeg -ignore_length 1 -i FILE NEW.wav",
                         name, at, left));
       if (!streamed && size > left)
@@ -87,10 +87,9 @@ void check_wav_chunks(const std::filesystem::path& path, const std::string& name
     }
     at += 8 + std::uint64_t{size} + (size & 1U);
   }
-  throw DataError(
-      fmt::format("{}: byte {}: the file ends without a data chunk; it was cut off or is no WAV "
-                  "file",
-                  name, length));
+  throw DataError(fmt::format(
+      "{}: byte {}: the file ends without a data chunk; it was cut off or is not a WAV file", name,
+      length));
 }
 
 }  // namespace segfuse::data

@@ -65,7 +65,7 @@ Augmenter::Augmenter(Augmentation augmentation, FeatureConfig features, Normalis
       base_(columns_ / (1 + features_.deltas)) {
   SEGFUSE_CHECK(!augmentation_.needs_bands() ||
                     (has_bands(features_.kind) && columns_ % features_.n_mels == 0),
-                "{} columns that are no bands", columns_);
+                "{} columns that are not bands", columns_);
 }
 
 /// The random numbers of one epoch of one sequence, a generator for each kind of change.

@@ -39,7 +39,7 @@ void check_config(const FeatureConfig& config) {
   require(config.deltas >= 0 && config.deltas <= 2, "deltas", config.deltas, "0, 1 or 2");
   if (config.kind == FeatureKind::kValues) {
     require(config.frame_rate > 0, "frame_rate", config.frame_rate,
-            "how many rows of values are a second, more than 0");
+            "the number of rows of values per second, above 0");
     return;
   }
   require(config.sample_rate > 0, "sample_rate", config.sample_rate, "more than 0");

@@ -103,9 +103,9 @@ bool Recordings::wants(std::string_view recording) {
 std::vector<std::string> Recordings::finish(std::int64_t line) const {
   if (file_.inspect || names_.empty()) return names_;
   if (file_.options.recording.empty() && names_.size() > 1)
-    throw DataError(
-        fmt::format("{}:{}: it has labels of {} recordings, {} and others; whose are wanted?",
-                    file_.name, line, names_.size(), shown(names_[0])));
+    throw DataError(fmt::format(
+        "{}:{}: it has labels of {} recordings, {} and others; name the recording to read",
+        file_.name, line, names_.size(), shown(names_[0])));
   if (!found_)
     throw DataError(fmt::format("{}:{}: it has no labels of the recording {}, but of {}{}",
                                 file_.name, line, shown(file_.options.recording), shown(names_[0]),

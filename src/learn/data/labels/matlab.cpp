@@ -29,14 +29,14 @@ const MatValue& variable(const std::vector<MatVariable>& all, std::string_view w
 const std::vector<double>& numbers_of(const MatValue& value, std::string_view what,
                                       std::string_view file) {
   if (value.kind != Kind::kNumbers)
-    throw DataError(fmt::format("{}: {} is no array of numbers", file, what));
+    throw DataError(fmt::format("{}: {} is not an array of numbers", file, what));
   return value.numbers;
 }
 
 /// A whole text; those of several rows are one after another.
 std::u32string text_of(const MatValue& value, std::string_view what, std::string_view file) {
   if (value.kind == Kind::kNumbers && value.numbers.empty()) return {};
-  if (value.kind != Kind::kText) throw DataError(fmt::format("{}: {} is no text", file, what));
+  if (value.kind != Kind::kText) throw DataError(fmt::format("{}: {} is not text", file, what));
   std::u32string out;
   for (const std::u32string& row : value.rows) out += row;
   return out;

@@ -34,10 +34,11 @@ std::regex compiled(const std::string& text) {
         "in \"^(bird[0-9]+)_\"; (?: ) groups without naming",
         shown(text), pattern.mark_count()));
   } catch (const std::regex_error&) {
-    throw UsageError(fmt::format(
-        "data.group: {} is no regular expression; expected one with a pair of parentheses around "
-        "what names the group, as in \"^(bird[0-9]+)_\"",
-        shown(text)));
+    throw UsageError(
+        fmt::format("data.group: {} is not a regular expression; expected one with a pair of "
+                    "parentheses around "
+                    "what names the group, as in \"^(bird[0-9]+)_\"",
+                    shown(text)));
   }
 }
 
@@ -70,8 +71,8 @@ std::string GroupRule::group_of(const Recording& recording, const CorpusPlace& p
   if (column_) {
     if (!place.column)
       throw DataError(fmt::format(
-          "data.group is {}, a column of a manifest, and there is no manifest; say \"folder\", or "
-          "an expression with parentheses as in \"^(bird[0-9]+)_\" for a part of the names",
+          "data.group is {}, a column of a manifest, but there is no manifest; use \"folder\", or "
+          "an expression with parentheses, as \"^(bird[0-9]+)_\", that selects a part of the names",
           shown(text_)));
     if (place.column->empty())
       throw DataError(
@@ -84,8 +85,8 @@ std::string GroupRule::group_of(const Recording& recording, const CorpusPlace& p
     if (place.folder.empty())
       throw DataError(fmt::format(
           "the recording {} lies in no folder of its own in the corpus, and data.group is "
-          "\"folder\"; move it into one, or say an expression with parentheses as in "
-          "\"^(bird[0-9]+)_\" for a part of the names",
+          "\"folder\"; move it into one, or use an expression with parentheses, as "
+          "\"^(bird[0-9]+)_\", that selects a part of the names",
           name));
     return place.folder;
   }

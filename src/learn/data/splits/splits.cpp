@@ -76,10 +76,10 @@ bool deal_splits(std::span<std::optional<Split>> splits, std::span<const std::st
   for (std::optional<Split>& split : splits) split = split.value_or(Split::kTrain);
   if (!groups.empty()) {
     if (!given && count_of(groups) == 1)
-      throw UsageError(fmt::format(
-          "all {} recordings are of one group, {}, which cannot be trained on and measured on; say "
-          "which recordings are for test, or leave the groups out",
-          groups.size(), shown(groups[0])));
+      throw UsageError(
+          fmt::format("all {} recordings are of one group, {}, which cannot be both trained and "
+                      "tested on; mark the test recordings, or leave the groups out",
+                      groups.size(), shown(groups[0])));
     std::vector<Split> wanted;
     if (!given) wanted.push_back(Split::kTest);
     if (!has_dev) wanted.push_back(Split::kDev);
@@ -101,7 +101,7 @@ void deal_folds(std::span<Recording> recordings, std::int64_t folds, std::int64_
   const std::int64_t units = groups.empty() ? std::ssize(recordings) : count_of(groups);
   if (units < folds)
     throw UsageError(
-        fmt::format("there are {} {} for {} folds; every fold needs at least one, so ask for fewer",
+        fmt::format("there are {} {} for {} folds; every fold needs at least one; use fewer folds",
                     units, groups.empty() ? "recordings" : "groups of recordings", folds));
   const std::vector<std::int64_t> fold_of = deal_groups(groups, folds);
   std::vector<std::optional<Split>> splits(recordings.size());
@@ -143,7 +143,7 @@ std::string torn_groups(std::span<const Recording> recordings) {
   if (torn.empty()) return {};
   const std::set<Split>& sets = splits[torn[0]];
   return fmt::format(
-      "the split, as it is given, tears groups apart: {} is in the {} set and in the {} set{}",
+      "the given split separates recordings of one group: {} is in the {} set and in the {} set{}",
       shown(torn[0]), name_of(*sets.begin()), name_of(*sets.rbegin()),
       torn.size() > 1 ? fmt::format(", and likewise {} more", torn.size() - 1) : "");
 }

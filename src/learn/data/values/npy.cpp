@@ -107,7 +107,8 @@ std::vector<ZipEntry> zip_entries(std::string_view bytes, std::string_view name)
   constexpr std::string_view kEnd = "PK\x05\x06";
   constexpr std::string_view kFile = "PK\x01\x02";
   const std::size_t end = bytes.rfind(kEnd);
-  if (end == std::string_view::npos || bytes.size() - end < 22) broken(name, "this is no ZIP file");
+  if (end == std::string_view::npos || bytes.size() - end < 22)
+    broken(name, "this is not a ZIP file");
   std::size_t at = little(bytes, end + 16, 4);
   std::vector<ZipEntry> out;
   for (std::uint32_t count = little(bytes, end + 10, 2); count > 0; --count) {
@@ -160,7 +161,7 @@ std::string inflated_array(std::string_view packed, std::size_t size, std::strin
 std::string content_of(std::string_view bytes, const ZipEntry& entry, std::string_view name) {
   constexpr std::size_t kHead = 30;
   if (entry.offset > bytes.size() || bytes.size() - entry.offset < kHead)
-    broken(name, "a file in it begins behind its end");
+    broken(name, "a file in it begins after its end");
   const std::size_t begin = entry.offset + kHead + little(bytes, entry.offset + 26, 2) +
                             little(bytes, entry.offset + 28, 2);
   if (begin > bytes.size() || bytes.size() - begin < entry.packed)

@@ -26,7 +26,7 @@ Tensor parse(std::string_view bytes, std::string_view name, const std::string& p
   if (ending == ".csv" || ending == ".tsv") return parse_number_table(bytes, name);
   if (is_fasta(ending)) return parse_fasta(bytes, name, part);
   if (ending == ".parquet") throw UsageError(fmt::format("{}: {}", name, kParquet));
-  throw UsageError(fmt::format("{}: no file of values that is known; known are {}", name,
+  throw UsageError(fmt::format("{}: unknown kind of file of values; known are {}", name,
                                fmt::join(kEndings, " ")));
 }
 

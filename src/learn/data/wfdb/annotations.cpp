@@ -53,7 +53,7 @@ class Words {
   void check_end() const {
     for (std::size_t i = at_; i < bytes_.size(); ++i)
       if (bytes_[i] != 0)
-        refuse(i, "something stands behind the end of the annotations; expected nothing");
+        refuse(i, "there are bytes after the end of the annotations; expected none");
   }
   [[noreturn]] void refuse(std::size_t byte, const std::string& what) const {
     throw DataError(fmt::format("{}: byte {}: {}", name_, byte, what));

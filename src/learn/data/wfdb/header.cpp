@@ -194,7 +194,7 @@ WfdbHeader parse_wfdb_header(std::string_view text, std::string_view name) {
       wanted = read_record_line(line, out);
       parts = line.word(0).find('/') != std::string_view::npos;
     } else if (static_cast<std::int64_t>(have) == wanted) {
-      line.refuse(fmt::format("a line behind those of {} {}; expected comments alone", wanted,
+      line.refuse(fmt::format("a line after those of {} {}; expected only comments", wanted,
                               parts ? "segments" : "signals"));
     } else if (parts) {
       out.parts.push_back(read_part_line(line));

@@ -24,14 +24,14 @@ void check_grammar(const TomlReader& section, const TrainConfig& config) {
   for (const auto& [key, durations] :
        {std::pair("shortest", &g.shortest), {"longest", &g.longest}}) {
     if (!durations->empty() && !semi)
-      section.refuse(key, "needs model.head = \"semi_markov\"; the others know no durations");
+      section.refuse(key, "needs model.head = \"semi_markov\"; the other heads have no durations");
     for (const auto& [label, seconds] : *durations)
       if (!(seconds > 0)) section.section(key).refuse(label, "must be above 0 seconds");
   }
   const bool cut = config.training.fixed_length > 0;
   const auto refuse_order = [&](const char* key) {
     if (config.model.head == HeadKind::kSoftmax)
-      section.refuse(key, "needs a CRF; model.head = \"softmax\" takes each frame for itself");
+      section.refuse(key, "needs a CRF; model.head = \"softmax\" labels each frame independently");
   };
   if (!g.next.empty()) refuse_order("next");
   for (const auto& [key, labels] : {std::pair("first", &g.first), {"last", &g.last}})
@@ -50,9 +50,10 @@ void check_augmentation(const TomlReader& section, const TrainConfig& config) {
                                    {"frequency_mask_bands", a.frequency_mask_bands},
                                    {"transpose_bands", a.transpose_bands}})
     if (value > 0 && !data::has_bands(f.kind))
-      section.refuse(key, fmt::format("needs features of bands, as features.kind = \"log_mel\" has "
-                                      "them: the columns of \"{}\" are none",
-                                      name_of(f.kind)));
+      section.refuse(
+          key,
+          fmt::format("needs features with bands, as features.kind = \"log_mel\"; found \"{}\"",
+                      name_of(f.kind)));
   const auto need_both = [&](const char* number, bool has_number, const char* size, bool has_size) {
     if (has_number != has_size)
       section.refuse(has_number ? size : number,
@@ -71,8 +72,8 @@ void check_augmentation(const TomlReader& section, const TrainConfig& config) {
       section.refuse(key, fmt::format("must be less than features.n_mels, which is {}", f.n_mels));
   if (a.gain_db > 0 && f.normalise_recording)
     section.refuse("gain_db",
-                   "changes nothing, as features.normalise_recording takes each recording's level "
-                   "away; leave one of them out");
+                   "has no effect, because features.normalise_recording removes each recording's "
+                   "level; leave one of them out");
 }
 
 /// What one key alone does not show.
@@ -92,7 +93,8 @@ void check_together(const TomlReader& root, const TrainConfig& config) {
   if (m.attention_blocks > 0 && m.width % m.attention_heads != 0)
     model.refuse("attention_heads", "must divide width");
   if (m.durations != semicrf::DurationFamily::kTable && m.head != HeadKind::kSemiMarkov)
-    model.refuse("durations", "needs model.head = \"semi_markov\"; the others know no durations");
+    model.refuse("durations",
+                 "needs model.head = \"semi_markov\"; the other heads have no durations");
   const TomlReader training = root.section("training");
   const TrainingPlan& p = config.training;
   if (!comm::valid_shards(p.shards)) training.refuse("shards", "must be a power of two");
@@ -151,8 +153,8 @@ void set_evaluation(TrainConfig& config, const std::vector<std::string>& overrid
   for (const std::string& override : overrides)
     if (!override.starts_with("evaluation."))
       throw UsageError(
-          fmt::format("'{}' is no setting of [evaluation]; the others are those that the model was "
-                      "trained with",
+          fmt::format("'{}' is not a setting of [evaluation]; all other settings are those of the "
+                      "model's training",
                       override));
   const TrainConfig given = parse_train_config("", "the options", overrides);
   for (const TomlReader::Setting& setting : given.settings) {
@@ -197,23 +199,23 @@ void prepare_for_encoder(TrainConfig& config) {
     const std::string key = override.substr(6, override.find('=') - 6);
     if (!is_of_head(key))
       throw UsageError(fmt::format(
-          "model.{} is of the encoder that an encoder of yours replaces; leave it out", key));
+          "model.{} describes the built-in encoder, which your encoder replaces; leave it out",
+          key));
   }
   TrainingPlan& plan = config.training;
   if (plan.batch_frames > 0)
     throw UsageError(
-        fmt::format("training.batch_frames is {}; an encoder that is given has one recording at a "
-                    "time, so leave it out, and lower training.fixed_length if memory is short",
+        fmt::format("training.batch_frames is {}; your own encoder takes one recording at a time, "
+                    "so leave it out, and lower training.fixed_length if memory is short",
                     plan.batch_frames));
   if (!comm::valid_shards(plan.batch_size))
     throw UsageError(fmt::format(
-        "training.batch_size is {}; with an encoder that is given it is a power of two, at most {}",
+        "training.batch_size is {}; with your own encoder, expected a power of two, at most {}",
         plan.batch_size, comm::kMaxShards));
   if (!plan.chooses_shards && plan.shards != plan.batch_size)
-    throw UsageError(
-        fmt::format("training.shards is {}; an encoder that is given has one "
-                    "recording at a time, so leave it out",
-                    plan.shards));
+    throw UsageError(fmt::format(
+        "training.shards is {}; your own encoder takes one recording at a time, so leave it out",
+        plan.shards));
   plan.chooses_shards = false;
   set_shards(config, plan.batch_size);
 }

@@ -87,48 +87,51 @@ class Section {
 void add_data_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "data");
   s.text("path", SEGFUSE_AT(data.path),
-         "Manifest or directory with recordings and labels; `--data` wins over it.");
+         "Manifest or directory of recordings and labels; `--data` overrides it.");
   s.text("tier", SEGFUSE_AT(data.tier),
-         "Tier of the label files that have several; empty: the first interval tier. Of several "
-         "label files beside a recording: the ending, as \"wrd\"; empty: the finest.");
+         "Tier to read from label files with several tiers; empty: the first interval tier. For "
+         "several label files beside a recording: the file name extension, as \"wrd\"; empty: the "
+         "file with the shortest segments.");
   s.add("fill_label", "string",
-        "Label for what no label covers: gaps, a late start, an early end. Without it such a "
-        "recording is refused.",
+        "Label for stretches without a label: gaps, a late start, an early end. If it is not set, "
+        "such a recording is an error.",
         [](const TomlReader& t, TrainConfig& c) {
           if (t.has("fill_label")) c.data.fill_label = t.string("fill_label");
         });
   s.choice("unlabelled", SEGFUSE_AT(data.unlabelled_unknown),
            std::vector<std::pair<std::string, bool>>{{"gap", false}, {"unknown", true}},
-           "What no label covers: segments of `fill_label`, or stretches that nobody has looked "
-           "at, which are neither trained on nor measured.");
+           "Meaning of stretches without a label: segments of `fill_label` (gap), or not annotated "
+           "and therefore left out of training and evaluation (unknown).");
   s.text("fold", SEGFUSE_AT(data.fold), "Folding map, applied to all labels before training.");
-  s.text("metric_fold", SEGFUSE_AT(data.metric_fold), "Folding map for the figures alone.");
-  s.boolean("metric_merge", SEGFUSE_AT(data.metric_merge),
-            "Whether neighbours that `metric_fold` made equal count as one.");
+  s.text("metric_fold", SEGFUSE_AT(data.metric_fold), "Folding map, applied for evaluation only.");
+  s.boolean(
+      "metric_merge", SEGFUSE_AT(data.metric_merge),
+      "Whether evaluation joins neighbouring segments that `metric_fold` gives the same label.");
   s.choice("unpaired", SEGFUSE_AT(data.skip_unpaired),
            std::vector<std::pair<std::string, bool>>{{"refuse", false}, {"skip", true}},
-           "Recordings without labels, and labels without a recording: refused, or left out with a "
-           "warning.");
+           "Treatment of recordings without labels and labels without a recording: an error, or a "
+           "warning that they are left out.");
   s.text("group", SEGFUSE_AT(data.group),
-         "What recordings of one speaker or animal have in common: \"folder\", a column of the "
-         "manifest, or an expression as `^(bird[0-9]+)_`, whose parentheses stand around a part of "
-         "the names. Splits and folds that are dealt never part a group. Empty: there are none.");
+         "Groups of recordings that must stay in one set, as those of one speaker or animal: "
+         "\"folder\", a column of the manifest, or a regular expression as `^(bird[0-9]+)_`, whose "
+         "parentheses select the part of the name that identifies the group. Splits and folds that "
+         "segfuse makes never separate a group. Empty: no groups.");
   s.whole("folds", SEGFUSE_AT(data.folds), 0, 100'000,
-          "So many folds, whatever the splits were: number i of the sorted recordings is in fold "
-          "i mod folds + 1, counted from 0; groups are dealt so that folds are even. `test_fold` "
-          "is the test set; of the others every tenth "
-          "is for development. 0: the splits as they are.");
+          "Number of folds for cross-validation, which replace the given splits: recording i of "
+          "the sorted recordings, counted from 0, is in fold i mod folds + 1; groups are "
+          "distributed so that folds have similar sizes. `test_fold` is the test set; every tenth "
+          "of the other recordings is for development. 0: no folds.");
   s.whole("test_fold", SEGFUSE_AT(data.test_fold), 1, 100'000,
-          "Which of the folds is the test set.");
+          "Number of the fold that is the test set, from 1 on.");
   s.number("train_share", SEGFUSE_AT(data.train_share), 0, 1,
-           "So much of the training recordings is trained on, above 0. `training.seed` draws them; "
-           "those of a smaller share are among those of a larger one.");
+           "Share of the training recordings to train on, above 0. `training.seed` selects them; a "
+           "larger share contains the recordings of a smaller one.");
 }
 
 /// The distance of frames: of audio hop_ms, of values frame_rate. The other one is refused.
 void add_frame_keys(Section& s) {
   s.add("hop_ms", fmt::format("number, at least {}", 1e-3),
-        "Distance of frames, in milliseconds; boundaries lie between frames. Not with kind = "
+        "Distance between frames, in milliseconds; boundaries lie between frames. Not for kind = "
         "\"values\".",
         [](const TomlReader& t, TrainConfig& c) {
           FeatureConfig& f = c.features;
@@ -137,7 +140,8 @@ void add_frame_keys(Section& s) {
           else if (t.has("hop_ms"))
             t.refuse("hop_ms", "is 1000 / frame_rate for kind = \"values\"");
         });
-  s.add("frame_rate", "number above 0", "Of kind = \"values\", which needs it: rows a second.",
+  s.add("frame_rate", "number above 0",
+        "Rows per second; for kind = \"values\" only, where it is required.",
         [](const TomlReader& t, TrainConfig& c) {
           FeatureConfig& f = c.features;
           if (f.kind != FeatureKind::kValues) {
@@ -146,7 +150,8 @@ void add_frame_keys(Section& s) {
           }
           f.frame_rate = t.number("frame_rate", 0, 0, kHuge);
           if (!(f.frame_rate > 0))
-            t.refuse("frame_rate", "must say how many rows of values are a second");
+            t.refuse("frame_rate",
+                     "is required for kind = \"values\": the number of rows per second");
           f.hop_ms = 1000 / f.frame_rate;
         });
 }
@@ -162,8 +167,8 @@ void add_kind_key(Section& s) {
     type += fmt::format("{}\"{}\"", type.empty() ? "" : ", ", names.back());
   }
   s.add("kind", type,
-        "Log-mel energies, their cosine transform, the samples themselves, the numbers of "
-        "recordings that are no audio, or what models of Kaldi's kind and Whisper take.",
+        "Kind of features: log-mel energies, their cosine transform, the samples, the values of "
+        "recordings that are not audio, or the features of Kaldi and of Whisper.",
         [names](const TomlReader& t, TrainConfig& c) {
           const std::string chosen = t.choice("kind", std::string(name_of(c.features.kind)), names);
           c.features = default_features(feature_kind_from_name(chosen));
@@ -174,25 +179,25 @@ void add_feature_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "features");
   add_kind_key(s);
   s.whole("sample_rate", SEGFUSE_AT(features.sample_rate), 1, 10'000'000,
-          "Of the recordings, in Hz.");
+          "Sample rate of the features, in Hz; recordings of another rate are resampled.");
   s.number("window_ms", SEGFUSE_AT(features.window_ms), 1e-3, kHuge,
            "Length of the window of a frame, in milliseconds.");
   add_frame_keys(s);
   s.whole("n_mels", SEGFUSE_AT(features.n_mels), 1, 1000,
-          "Bands of the mel scale; 80 for `kaldi_fbank` and `whisper` where it is not given.");
-  s.whole("n_mfcc", SEGFUSE_AT(features.n_mfcc), 1, 1000, "Coefficients of `mfcc`.");
+          "Number of mel bands; if not set, 80 for `kaldi_fbank` and `whisper`.");
+  s.whole("n_mfcc", SEGFUSE_AT(features.n_mfcc), 1, 1000, "Number of coefficients of `mfcc`.");
   s.number("fmin", SEGFUSE_AT(features.fmin), 0, kHuge, "Lower end of the mel scale, in Hz.");
   s.number("fmax", SEGFUSE_AT(features.fmax), 0, kHuge,
            "Upper end of the mel scale, in Hz; 0: half the sample rate.");
   s.number("preemphasis", SEGFUSE_AT(features.preemphasis), 0, 1,
-           "Share of the former sample that is taken from each one.");
+           "Pre-emphasis: share of the previous sample that is subtracted from each sample.");
   s.number("lifter", SEGFUSE_AT(features.lifter), 0, kHuge,
-           "Of `mfcc`: weight of the higher coefficients; 0: none.");
+           "Liftering of `mfcc`, which scales up the higher coefficients; 0: none.");
   s.whole("raw_bins", SEGFUSE_AT(features.raw_bins), 0, 1'000'000,
-          "Of `raw`: averages a window; 0: every sample.");
+          "Number of averages per window of `raw`; 0: every sample.");
   s.add("snip_edges", "boolean",
-        "Of `kaldi_fbank`: whether windows begin with their frames (true, where it is not given) "
-        "or lie in the middle of them.",
+        "Whether windows of `kaldi_fbank` begin with their frames (true, the default) or are "
+        "centred on them (false).",
         [](const TomlReader& t, TrainConfig& c) {
           FeatureConfig& f = c.features;
           if (f.kind == FeatureKind::kKaldiFbank)
@@ -200,13 +205,15 @@ void add_feature_keys(std::vector<ConfigKey>& keys) {
           else if (t.has("snip_edges"))
             t.refuse("snip_edges", "is for kind = \"kaldi_fbank\" only");
         });
-  s.whole("deltas", SEGFUSE_AT(features.deltas), 0, 2,
-          "Slopes over time beside the features, once or twice.");
+  s.whole(
+      "deltas", SEGFUSE_AT(features.deltas), 0, 2,
+      "Orders of time derivatives to append to the features: none, first, or first and second.");
   s.boolean("normalise_recording", SEGFUSE_AT(features.normalise_recording),
-            "Mean 0 and deviation 1 of every column within each recording.");
+            "Whether to normalise every column to mean 0 and standard deviation 1 within each "
+            "recording.");
   s.add("channel", "integer from 0 on, \"mean\" or \"stack\"",
-        "Channel of recordings that have several, their mean, or the features of all beside each "
-        "other; without it they are refused.",
+        "Channel to read from recordings with several channels: its number, their mean, or the "
+        "features of all channels side by side. If it is not set, such recordings are an error.",
         [](const TomlReader& t, TrainConfig& c) {
           if (t.holds_string("channel"))
             c.features.channel =
@@ -218,13 +225,13 @@ void add_feature_keys(std::vector<ConfigKey>& keys) {
 
 void add_model_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "model");
-  s.whole("width", SEGFUSE_AT(model.width), 1, 100'000, "Channels of the encoder.");
+  s.whole("width", SEGFUSE_AT(model.width), 1, 100'000, "Number of channels of the encoder.");
   s.whole("stem_kernel", SEGFUSE_AT(model.stem_kernel), 1, 1001,
-          "Frames that the first convolution sees; odd.");
+          "Width of the first convolution, in frames; odd.");
   s.whole("kernel", SEGFUSE_AT(model.kernel), 1, 1001,
-          "Frames that the convolution of a block sees; odd.");
+          "Width of the convolution of each block, in frames; odd.");
   s.add("dilations", "list of positive integers",
-        "Distance of the frames that each block sees; one block for each.",
+        "Dilations of the convolution blocks; each number makes one block.",
         [](const TomlReader& t, TrainConfig& c) {
           c.model.dilations = t.integers("dilations", c.model.dilations);
         });
@@ -235,28 +242,28 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
            "Kind of the recurrent blocks: LSTM, GRU, or a diagonal linear state space. The first "
            "two run on the CPU only.");
   s.whole("recurrent_blocks", SEGFUSE_AT(model.recurrent_blocks), 0, 100,
-          "Blocks of a recurrence in both directions (forward alone with `causal`), behind the "
-          "convolutions.");
+          "Number of recurrent blocks after the convolutions; bidirectional, or forward only with "
+          "`causal`.");
   s.whole("recurrent_states", SEGFUSE_AT(model.recurrent_states), 1, 100'000,
-          "States of each direction.");
+          "Number of states in each direction.");
   s.whole("attention_blocks", SEGFUSE_AT(model.attention_blocks), 0, 1000,
-          "Blocks of self-attention behind the convolutions and recurrences.");
+          "Number of self-attention blocks after the convolutions and recurrent blocks.");
   s.whole("attention_heads", SEGFUSE_AT(model.attention_heads), 1, 1000,
-          "Heads of each; they divide `width`.");
+          "Number of heads of each attention block; it must divide `width`.");
   s.whole("subsample", SEGFUSE_AT(model.subsample), 1, 64,
-          "Frames that share one position of the encoder.");
+          "Number of frames that share one position of the encoder.");
   s.boolean("causal", SEGFUSE_AT(model.causal),
-            "Whether the encoder's scores of a frame depend on that frame and earlier ones alone; "
+            "Whether the encoder's scores of a frame depend only on that frame and earlier frames; "
             "the frames of one position (`subsample`) count as one.");
   s.number("dropout", SEGFUSE_AT(model.dropout), 0, 0.99,
-           "Share of the activations that a training step leaves out.");
+           "Dropout rate of the activations in training.");
   s.choice("head", SEGFUSE_AT(model.head),
            std::vector<std::pair<std::string, HeadKind>>{{"semi_markov", HeadKind::kSemiMarkov},
                                                          {"linear_chain", HeadKind::kLinearChain},
                                                          {"softmax", HeadKind::kSoftmax}},
-           "What turns the encoder's scores into segments.");
+           "Model that turns the encoder's scores into segments.");
   s.boolean("boundary_scores", SEGFUSE_AT(model.boundary_scores),
-            "Whether the semi-Markov head scores starts and ends as well.");
+            "Whether the semi-Markov head also scores where segments start and end.");
   using Family = semicrf::DurationFamily;
   s.choice(
       "durations", SEGFUSE_AT(model.durations),
@@ -270,107 +277,117 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
       "a distribution with one or two parameters for each label, or a score for each range of "
       "durations.");
   s.whole("duration_buckets", SEGFUSE_AT(model.duration_buckets), 1, 1000,
-          "Of durations = \"buckets\": ranges, at most; they are evenly wide in the logarithm.");
+          "Maximum number of ranges for durations = \"buckets\"; ranges have equal widths on a "
+          "logarithmic scale.");
   s.whole("max_duration", SEGFUSE_AT(max_duration), 0, 1'000'000,
-          "K: frames of the longest segment that the head knows; 0: the longest one of training.");
+          "K: the longest duration that the head scores, in frames; 0: that of the longest "
+          "training segment.");
   s.choice("long_segments", SEGFUSE_AT(join_long),
            std::vector<std::pair<std::string, bool>>{{"cut", false}, {"joined", true}},
-           "Whether decoded pieces of segments longer than K stay cut or are joined.");
+           "Whether the decoded pieces of segments longer than K stay separate or are joined.");
 }
 
 void add_plan_keys(Section& s) {
-  s.whole("epochs", SEGFUSE_AT(training.epochs), 1, 1'000'000, "Passes over the training set.");
-  s.whole("batch_size", SEGFUSE_AT(training.batch_size), 1, 1'000'000, "Sequences of a step.");
+  s.whole("epochs", SEGFUSE_AT(training.epochs), 1, 1'000'000,
+          "Number of passes over the training set.");
+  s.whole("batch_size", SEGFUSE_AT(training.batch_size), 1, 1'000'000,
+          "Number of sequences per step.");
   s.whole("batch_frames", SEGFUSE_AT(training.batch_frames), 0, kMax,
-          "Frames of a step at most, with padding; 0: any number.");
+          "Maximum number of frames per step, including padding; 0: no limit.");
   s.add("shards", fmt::format("power of two, 1 to {}", comm::kMaxShards),
-        "Parts of a step that ranks can share; they divide `batch_size`. Without it as many as "
-        "there are ranks.",
+        "Number of parts of a step that ranks can share; it must divide `batch_size`. If it is not "
+        "set: the number of ranks.",
         [](const TomlReader& t, TrainConfig& c) {
           c.training.chooses_shards = !t.has("shards");
           c.training.shards = t.integer("shards", c.training.shards, 1, comm::kMaxShards);
         });
   s.number("learning_rate", SEGFUSE_AT(training.learning_rate), 0, kHuge,
-           "Largest learning rate of AdamW.");
+           "Peak learning rate of AdamW.");
   s.number("warmup", SEGFUSE_AT(training.warmup), 0, 1,
-           "Share of all steps in which the learning rate rises.");
+           "Share of all steps during which the learning rate rises.");
   s.number("clip", SEGFUSE_AT(training.clip), 0, kHuge,
-           "Largest norm of all gradients together; 0: any.");
+           "Maximum norm of all gradients together; 0: no limit.");
   s.number("crf_reg", SEGFUSE_AT(training.crf_reg), 0, kHuge,
-           "Half of it times the squares of the head's parameters joins the loss.");
-  s.whole(
-      "fixed_length", SEGFUSE_AT(training.fixed_length), 0, 1'000'000'000,
-      "Frames of the pieces that recordings are trained in, shorter ones are left out; 0: whole "
-      "recordings.");
+           "L2 regularisation: half of this number times the sum of squares of the head's "
+           "parameters is added to the loss.");
+  s.whole("fixed_length", SEGFUSE_AT(training.fixed_length), 0, 1'000'000'000,
+          "Length in frames of the pieces of recordings to train on; shorter recordings are left "
+          "out; 0: whole recordings.");
 }
 
 void add_training_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "training");
   add_plan_keys(s);
-  s.whole("patience", SEGFUSE_AT(training.patience), 0, kMax,
-          "Epochs without a better development score after which training ends; 0: never.");
+  s.whole(
+      "patience", SEGFUSE_AT(training.patience), 0, kMax,
+      "Number of epochs without a better development score after which training ends; 0: never.");
   s.whole("select_every", SEGFUSE_AT(training.select_every), 1, 1'000'000,
-          "Epochs between two scorings of the development set.");
+          "Number of epochs from one evaluation on the development set to the next.");
   std::vector<std::pair<std::string, Selection>> criteria;
   for (const Selection selection :
        {Selection::kLabelError, Selection::kBoundaryF1, Selection::kSegmentF1, Selection::kLoss})
     criteria.emplace_back(name_of(selection), selection);
   s.choice("select_by", SEGFUSE_AT(training.select_by), criteria,
-           "What the best epoch is best in, on the development set.");
+           "Measure on the development set that selects the best epoch.");
   s.text("init", SEGFUSE_AT(training.init),
-         "Model whose weights the training begins with: a file, the directory of a training, or a "
-         "name of `segfuse models`; empty: random ones.");
-  s.whole("seed", SEGFUSE_AT(training.seed), 0, kMax, "Of all random numbers.");
-  s.number("weight_decay", SEGFUSE_AT(training.adamw.weight_decay), 0, kHuge, "Of AdamW.");
+         "Model whose weights the training starts from: a file, the directory of a training, or a "
+         "name of `segfuse models`; empty: random weights.");
+  s.whole("seed", SEGFUSE_AT(training.seed), 0, kMax, "Seed of all random numbers.");
+  s.number("weight_decay", SEGFUSE_AT(training.adamw.weight_decay), 0, kHuge,
+           "Weight decay of AdamW.");
   s.number("beta1", SEGFUSE_AT(training.adamw.beta1), 0, 0.999999,
-           "Of AdamW: memory of the gradient.");
+           "Decay rate of AdamW's running mean of gradients.");
   s.number("beta2", SEGFUSE_AT(training.adamw.beta2), 0, 0.999999,
-           "Of AdamW: memory of its square.");
+           "Decay rate of AdamW's running mean of squared gradients.");
   s.number("average", SEGFUSE_AT(training.adamw.average), 0, 0.999999,
-           "Memory of the running mean of the parameters that decodes; 0: the last ones do.");
+           "Decay rate of the running mean of the parameters, which the model then uses; 0: the "
+           "last parameters.");
 }
 
 /// The ratio of noise is drawn between two numbers.
 void add_noise_key(Section& s) {
-  static constexpr double kLeast = -40, kMost = 120;
-  s.add("noise_snr_db", fmt::format("list of two numbers, {} to {}", kLeast, kMost),
-        "Gaussian noise on the normalised features, at a ratio to them between these, in dB; "
-        "without it none.",
+  static constexpr double kMinRatio = -40, kMaxRatio = 120;
+  s.add("noise_snr_db", fmt::format("list of two numbers, {} to {}", kMinRatio, kMaxRatio),
+        "Range of the signal-to-noise ratio, in dB, of Gaussian noise that is added to the "
+        "normalised features. If it is not set: no noise.",
         [](const TomlReader& t, TrainConfig& c) {
           if (!t.has("noise_snr_db")) return;
           std::vector<double>& range = c.augmentation.noise_snr_db;
           range = t.numbers("noise_snr_db");
-          if (range.size() != 2 || !(range[0] <= range[1]) || !(range[0] >= kLeast) ||
-              !(range[1] <= kMost))
+          if (range.size() != 2 || !(range[0] <= range[1]) || !(range[0] >= kMinRatio) ||
+              !(range[1] <= kMaxRatio))
             t.refuse("noise_snr_db", fmt::format("must be two numbers from {} to {}, the smaller "
                                                  "one first, as in [10, 30]",
-                                                 kLeast, kMost));
+                                                 kMinRatio, kMaxRatio));
         });
 }
 
 void add_augmentation_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "augmentation");
   s.whole("time_masks", SEGFUSE_AT(augmentation.time_masks), 0, 1000,
-          "Stretches of each training recording that an epoch shows as the mean; 0: none.");
-  s.number("time_mask_ms", SEGFUSE_AT(augmentation.time_mask_ms), 0, kHuge,
-           "Length of the longest, in milliseconds; each is as long as it happens, from 0 on.");
+          "Number of stretches of time per training recording and epoch that are replaced by the "
+          "mean; 0: none.");
+  s.number(
+      "time_mask_ms", SEGFUSE_AT(augmentation.time_mask_ms), 0, kHuge,
+      "Maximum length of a time mask, in milliseconds; each length is drawn at random from 0 on.");
   s.whole("frequency_masks", SEGFUSE_AT(augmentation.frequency_masks), 0, 1000,
-          "Of features of bands: ranges of bands that an epoch shows as the mean; 0: none.");
+          "Number of ranges of bands per training recording and epoch that are replaced by the "
+          "mean, for features with bands; 0: none.");
   s.whole("frequency_mask_bands", SEGFUSE_AT(augmentation.frequency_mask_bands), 0, 1000,
-          "Bands of the widest.");
+          "Maximum width of a frequency mask, in bands.");
   s.number("gain_db", SEGFUSE_AT(augmentation.gain_db), 0, 60,
-           "Each recording louder or softer by up to so many dB; 0: as it is.");
+           "Maximum change of the level of each training recording, in dB up or down; 0: none.");
   add_noise_key(s);
-  s.whole(
-      "transpose_bands", SEGFUSE_AT(augmentation.transpose_bands), 0, 1000,
-      "Of features of bands: each recording higher or lower by up to so many bands; 0: as it is.");
+  s.whole("transpose_bands", SEGFUSE_AT(augmentation.transpose_bands), 0, 1000,
+          "Maximum shift of each training recording, in bands up or down, for features with bands; "
+          "0: none.");
 }
 
 void add_grammar_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "grammar");
   s.add("next", "table of lists of labels",
-        "What may follow a label, as in `next.P = [\"-\", \"QRS\"]`; anything may follow a label "
-        "that it does not name.",
+        "Labels that may follow a label, as in `next.P = [\"-\", \"QRS\"]`; any label may follow a "
+        "label that is not listed.",
         [](const TomlReader& t, TrainConfig& c) {
           const TomlReader table = t.section("next");
           for (const std::string& label : table.keys())
@@ -381,8 +398,8 @@ void add_grammar_keys(std::vector<ConfigKey>& keys) {
       if (t.has(key)) c.grammar.*member = t.strings(key);
     });
   };
-  list("first", &Grammar::first, "What a recording may begin with; without it with anything.");
-  list("last", &Grammar::last, "What a recording may end with; without it with anything.");
+  list("first", &Grammar::first, "Labels that a recording may begin with. If it is not set: all.");
+  list("last", &Grammar::last, "Labels that a recording may end with. If it is not set: all.");
   const auto durations = [&s](const char* key, auto member, const char* doc) {
     s.add(key, "table of numbers above 0", doc, [key, member](const TomlReader& t, TrainConfig& c) {
       const TomlReader table = t.section(key);
@@ -391,29 +408,29 @@ void add_grammar_keys(std::vector<ConfigKey>& keys) {
     });
   };
   durations("shortest", &Grammar::shortest,
-            "Seconds that a segment of a label lasts at least, as in `shortest.P = 0.04`.");
-  durations("longest", &Grammar::longest, "Seconds that a segment of a label lasts at most.");
+            "Minimum duration of a segment of a label, in seconds, as in `shortest.P = 0.04`.");
+  durations("longest", &Grammar::longest, "Maximum duration of a segment of a label, in seconds.");
 }
 
 /// The last two take no part in a training, and no recipe names them.
 void add_evaluation_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "evaluation");
   s.add("tolerances", "list of numbers, at least one",
-        "How far a boundary may be off, in seconds; the first one counts in the report.",
+        "Tolerances for boundaries, in seconds; the report uses the first.",
         [](const TomlReader& t, TrainConfig& c) {
           c.tolerances = t.numbers("tolerances", c.tolerances);
         });
   s.add("edge_tolerance", "number, 0 to 1",
-        "How far onsets and offsets of a label may be off, in seconds, for their sensitivity, PPV "
-        "and errors; 0.15 where it is not given.",
+        "Tolerance for onsets and offsets of a label, in seconds, for their sensitivity, PPV and "
+        "errors. If it is not set: 0.15.",
         [](const TomlReader& t, TrainConfig& c) {
           if (t.has("edge_tolerance"))
             c.edge_tolerance = t.number("edge_tolerance", c.edge_tolerance, 0, 1);
         });
   s.add("background", "list of labels",
-        "What is no segment of interest: gaps, silence. Chunks, edges and the segment error rate "
-        "leave these labels out, after `data.metric_fold`. Where it is not given: "
-        "`data.fill_label`.",
+        "Labels that are not segments of interest, such as gaps and silence, after "
+        "`data.metric_fold`. Chunks, edges and the segment error rate leave them out. If it is not "
+        "set: `data.fill_label`.",
         [](const TomlReader& t, TrainConfig& c) {
           if (t.has("background")) c.background = t.strings("background");
         });

@@ -25,12 +25,12 @@ std::vector<ConfigurationKey> configuration_keys() {
 std::string configuration_page() {
   std::string page =
       "# Configuration\n\n"
-      "Every key of a training's TOML file, as `segfuse config` prints them (`segfuse config\n"
-      "--markdown` writes this page). `--set section.key=value` wins over the file, `segfuse "
-      "train\n"
-      "FILE --print-config` prints what a training would run with, and `segfuse init FOLDER` "
-      "writes "
-      "a\nfile for a folder of recordings.\n";
+      "This page lists every key of a training's TOML file, as `segfuse config` does. (`segfuse "
+      "config\n"
+      "--markdown` writes it.) `--set section.key=value` overrides the file, `segfuse train FILE\n"
+      "--print-config` prints the resulting configuration, and `segfuse init FOLDER` writes a "
+      "file\n"
+      "for a folder of recordings.\n";
   std::string section = "none";
   for (const ConfigurationKey& key : configuration_keys()) {
     const std::size_t dot = key.name.find('.');

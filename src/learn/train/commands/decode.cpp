@@ -169,8 +169,8 @@ class Decoding {
     if (known_.empty() || of_some_ > 0 || of_none_ == 0) return {};
     const std::filesystem::path& folder = known_.labels.empty() ? known_.boundaries : known_.labels;
     return fmt::format(
-        "{}: no label file of any of the {} recordings; that of NAME.wav is called NAME and an "
-        "ending of label files, as NAME.TextGrid",
+        "{}: no label file of any of the {} recordings; the label file of NAME.wav is NAME with "
+        "the extension of a label format, as NAME.TextGrid",
         folder.string(), of_none_.load());
   }
   /// What was resampled; empty when nothing was.
@@ -441,10 +441,10 @@ std::vector<DecodedFile> find_labels(const DecodeOptions& options, const OrderOp
   learn::check_folders({options.boundaries, options.known});
   if (!options.boundaries.empty() &&
       model.model().config.model.head != learn::HeadKind::kSemiMarkov)
-    throw UsageError(fmt::format(
-        "--boundaries needs a semi-Markov model; the segments of this one, whose head is {}, are "
-        "runs of frames with one label",
-        learn::name_of(model.model().config.model.head)));
+    throw UsageError(
+        fmt::format("--boundaries needs a semi-Markov model; this one has the head {}, whose "
+                    "segments are runs of frames with one label",
+                    learn::name_of(model.model().config.model.head)));
   std::optional<OrderFiles> orders;
   if (given != nullptr) orders = order_files(*given, model.model().labels);
   std::vector<DecodedFile> results =
@@ -476,8 +476,8 @@ std::vector<DecodedFile> align(const DecodeOptions& options, const OrderOptions&
   if (options.minimum_risk || options.k_best != 0 || options.samples != 0 || options.posteriors ||
       !options.boundaries.empty() || !options.known.empty())
     throw UsageError(
-        "an alignment is one segmentation in a given order; least risk, k-best, samples, "
-        "posteriors by frame and what is known of a recording are for decoding");
+        "an alignment is one segmentation with a given order of labels; least risk, k-best, "
+        "samples, posteriors and known labels or boundaries are options of decoding only");
   return find_labels(options, &orders, "aligning");
 }
 

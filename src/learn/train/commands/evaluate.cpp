@@ -14,18 +14,18 @@ namespace segfuse {
 EvaluateResult evaluate(const EvaluateOptions& options) {
   if (options.allow_commands && options.data.empty())
     throw UsageError(
-        "--allow-commands: without --data the manifest is one that the model file names, whose "
-        "commands are never run; pass --data PATH");
+        "--allow-commands: without --data, the model file names the manifest, and commands of such "
+        "a manifest are never run; pass --data PATH");
   learn::TrainedModel model = learn::open_model(options.model, options.channel);
   model.config.data.allow_commands = options.allow_commands;
   learn::set_evaluation(model.config, options.overrides);
   Outputs outputs(options.overwrite);
   if (!options.out.empty()) {
     if (!options.overwrite && learn::holds_run(options.out))
-      throw UsageError(fmt::format(
-          "{}: there is a training in this directory, whose metrics and report would be replaced; "
-          "name another, or pass --overwrite",
-          options.out.string()));
+      throw UsageError(
+          fmt::format("{}: this directory has a training, whose metrics and report would be "
+                      "replaced; name another directory, or pass --overwrite",
+                      options.out.string()));
     learn::announce_report(outputs, options.out);
   }
   const std::string data = options.data.empty() ? model.config.data.path : options.data;

@@ -115,7 +115,7 @@ void report_gold(const std::vector<const LabelledSet*>& sets, const TrainConfig&
         config.data.fold, counts_text(joined));
   if (!unknown.empty())
     log(LogLevel::kWarning,
-        "labels that the training set lacks; whatever is decoded there counts as wrong: {}",
+        "labels that the training set lacks, so every segment decoded there counts as wrong: {}",
         counts_text(unknown));
 }
 
@@ -177,8 +177,8 @@ Durations duration_rules(const TrainConfig& config, const Rules& rules, const Co
   for (std::size_t c = 0; c < durations.limits.size(); ++c) {
     if (rules.longest[c] > durations.longest)
       throw DataError(fmt::format(
-          "grammar.longest: segments of '{}' may have {} frames, and model.max_duration is {}; "
-          "raise that or set it to 0",
+          "grammar.longest: segments of '{}' may have {} frames, but model.max_duration is {}; "
+          "raise it, or set it to 0",
           corpus.labels.label(static_cast<std::int64_t>(c)), rules.longest[c], durations.longest));
     if (rules.longest[c] > 0) durations.limits[c] = rules.longest[c];
   }
@@ -205,8 +205,9 @@ std::int64_t split_segments(LabelledSet& set, const Durations& durations, bool f
       if (s.duration <= durations.limits[label]) continue;
       if (durations.limits[label] + 1 < 2 * durations.shortest[label])
         throw DataError(fmt::format(
-            "{}: a segment of {} frames is longer than the model knows, {} frames, and its pieces "
-            "would be shorter than the {} frames of grammar.shortest; raise model.max_duration",
+            "{}: a segment of {} frames is longer than the model's longest segment of {} frames, "
+            "and its pieces would be shorter than the {} frames of grammar.shortest; raise "
+            "model.max_duration",
             sequence.id, s.duration, durations.limits[label], durations.shortest[label]));
       ++cut;
     }
@@ -227,8 +228,9 @@ void check_grammar(const TrainConfig& config, const Rules& rules, const Corpus& 
         const auto label = static_cast<std::size_t>(s.label);
         if (s.duration > durations.limits[label] && !rules.next[label][label])
           throw DataError(fmt::format(
-              "{}: a segment '{}' of {} frames is longer than the model knows, {} frames, and "
-              "grammar.next lets no piece of it follow another; set model.long_segments to "
+              "{}: a segment '{}' of {} frames is longer than the model's longest segment of {} "
+              "frames, and grammar.next lets no piece of it follow another; set "
+              "model.long_segments to "
               "\"joined\" or raise model.max_duration",
               sequence.id, corpus.labels.label(s.label), s.duration, durations.limits[label]));
       }
@@ -308,7 +310,8 @@ LabelledSet load_labelled(const TrainedModel& model, const std::string& data,
   const std::string path = data.empty() ? model.config.data.path : data;
   if (path.empty())
     throw UsageError(
-        "the model was trained on recordings in memory; pass --data to say what it is measured on");
+        "the model was trained on recordings in memory; pass --data to name the recordings to "
+        "evaluate");
   // A path out of the model file was chosen by the maker of that file.
   const bool allow_commands = model.config.data.allow_commands && !data.empty();
   TrainConfig source = model.config;

@@ -45,8 +45,8 @@ InitialModel read(const std::string& name) {
   check_parameters(init.model, path);
   if (init.model.config.model.given)
     throw UsageError(fmt::format(
-        "{}: a training cannot begin with this model, whose encoder is a module of PyTorch; load "
-        "its weights into the module (Model.load_into) and train that one",
+        "{}: a training cannot start from this model, because its encoder is a PyTorch module; "
+        "load its weights into the module (Model.load_into) and train the module",
         name));
   return init;
 }
@@ -109,8 +109,8 @@ std::shared_ptr<const InitialModel> read_initial_model(const TrainConfig& config
       differences(input_settings(init->model.config), input_settings(config));
   if (!different.empty())
     throw UsageError(fmt::format(
-        "{}: a training cannot begin with this model, whose features or encoder are others (then: "
-        "the model, now: this training: {}); give the training those of the model",
+        "{}: a training cannot start from this model, because its features or encoder differ "
+        "(then: the model, now: this training: {}); use the model's features and encoder",
         init->name, different));
   return init;
 }
@@ -150,8 +150,8 @@ void follow_initial_model(TrainOptions& options) {
 void tell_of_uneven_start(const TrainConfig& config) {
   if (config.training.init.empty()) return;
   log(LogLevel::kWarning,
-      "all compared systems begin with the encoder of {}, which was trained for its own head: the "
-      "comparison favours that one; leave --init out for an even one",
+      "all compared systems start from the encoder of {}, which was trained with one head, so the "
+      "comparison favours that head; leave --init out for an unbiased comparison",
       config.training.init);
 }
 
@@ -160,17 +160,16 @@ void keep_initial_model(const TrainConfig& config, const fs::path& out) {
   const fs::path init = fs::absolute(config.training.init).lexically_normal();
   if (!fs::exists(init) && init == (fs::absolute(out) / "").lexically_normal().parent_path())
     throw UsageError(
-        fmt::format("--out {}: the training begins with the pretrained model of this name, and a "
-                    "folder so called would stand for it from then on; name another --out",
+        fmt::format("--out {}: the training starts from the pretrained model of this name, and a "
+                    "folder of that name would hide the model; choose another --out",
                     out.string()));
   const fs::path model = model_path(config.training.init);
   for (const char* name : {"model.safetensors", "model.previous.safetensors"}) {
     std::error_code failure;
     if (fs::equivalent(model, out / name, failure) && !failure)
-      throw UsageError(
-          fmt::format("{}: the training begins with this model and would replace it; train into "
-                      "another --out",
-                      model.string()));
+      throw UsageError(fmt::format(
+          "{}: the training starts from this model and would replace it; choose another --out",
+          model.string()));
   }
 }
 

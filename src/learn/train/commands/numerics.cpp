@@ -39,8 +39,7 @@ std::vector<Tensor> trained_parameters(const std::filesystem::path& path,
     if (i >= model.parameters.size() || model.parameters[i].shape() != spec.shape)
       throw UsageError(fmt::format(
           "{}: its parameter '{}' does not fit the model that the configuration and data make; "
-          "give "
-          "the configuration and data it was trained with",
+          "pass the configuration and data that it was trained with",
           path.string(), spec.name));
   }
   return model.parameters;

@@ -23,7 +23,7 @@ namespace {
 
 [[noreturn]] void refuse_devices(std::string_view text) {
   throw UsageError(
-      fmt::format("--devices '{}' names no GPUs; expected all, cpu, or GPUs as in cuda:0-3 or "
+      fmt::format("--devices '{}' does not name GPUs; expected all, cpu, or GPUs as in cuda:0-3 or "
                   "cuda:0,cuda:2",
                   text));
 }
@@ -68,20 +68,20 @@ std::string threads_of_each(std::int64_t ranks) {
 
 void check_request(const RanksRequest& request, std::int64_t count) {
   if (request.restarts < 0)
-    throw UsageError(
-        fmt::format("--restarts {}: expected how often ranks may be started again, from 0 on",
-                    request.restarts));
+    throw UsageError(fmt::format(
+        "--restarts {}: expected the number of times that ranks may be restarted, from 0 on",
+        request.restarts));
   const auto here = ranks_of_environment();
   if (here && request.restarts > 0)
-    throw UsageError(fmt::format(
-        "--restarts {}: {} started these {} processes ({}={}), and to start them again is its job; "
-        "leave --restarts out there, and have it start them with --resume",
-        request.restarts, here->launcher, here->count, here->variable, here->count));
+    throw UsageError(
+        fmt::format("--restarts {}: {} started these {} processes ({}={}) and is the one to "
+                    "restart them; leave --restarts out, and let it restart them with --resume",
+                    request.restarts, here->launcher, here->count, here->variable, here->count));
   if (here)
-    throw UsageError(fmt::format(
-        "ranks were to be started by one of {} processes that {} started together ({}={}); leave "
-        "--ranks and --devices out there",
-        here->count, here->launcher, here->variable, here->count));
+    throw UsageError(
+        fmt::format("this is one of {} processes that {} started together ({}={}), so it cannot "
+                    "start ranks; leave --ranks and --devices out",
+                    here->count, here->launcher, here->variable, here->count));
   const int least = request.restarts > 0 ? 1 : 2;
   if (count < least || count > comm::kMaxShards)
     throw UsageError(
@@ -93,10 +93,10 @@ void check_request(const RanksRequest& request, std::int64_t count) {
 
 void tell_end_of(const comm::launch::LaunchResult& result, int restarts) {
   if (result.interrupted)
-    log(LogLevel::kError, "{}; it is not started again, since the end was asked for meanwhile",
+    log(LogLevel::kError, "{}; it is not restarted, because the end was requested meanwhile",
         result.sentence);
   else if (result.may_be_mended && restarts > 0)
-    log(LogLevel::kError, "{}; it was started again {} already (--restarts {})", result.sentence,
+    log(LogLevel::kError, "{}; it was restarted {} already (--restarts {})", result.sentence,
         restarts == 1 ? "once" : fmt::format("{} times", restarts), restarts);
   else if (result.exit_code == static_cast<int>(ExitCode::kInterrupted) && !result.by_itself)
     log(LogLevel::kError, "interrupted before the first step");

@@ -57,8 +57,8 @@ void check_compared(const TrainOptions& options, const std::vector<learn::HeadKi
     const bool replaced = heads.size() > 1 && head != heads[0];
     if (!replaced && learn::holds_run(folder))
       throw UsageError(fmt::format(
-          "{}: there are results of a former run's comparison, which this training would not "
-          "replace; remove this directory, pass --compare, or name another with --out",
+          "{}: this directory has the results of an earlier comparison, which this training would "
+          "not replace; remove it, pass --compare, or name another directory with --out",
           folder.string()));
   }
 }
@@ -93,8 +93,8 @@ learn::TrainConfig configured(const TrainOptions& options) {
         config.data.path));
   if (!config.data.group.empty())
     throw UsageError(
-        "data.group is for recordings in files; give each of those in memory its group, and leave "
-        "it out");
+        "data.group is for recordings in files; leave it out, and give each recording in memory "
+        "its group");
   config.data.held = options.recordings;
   learn::set_data_path(config, "");
   return config;
@@ -104,10 +104,10 @@ learn::TrainConfig read_config(const TrainOptions& options) {
   learn::TrainConfig config = configured(options);
   if (options.out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   if (!(options.checkpoint_minutes >= 0))
-    throw UsageError(fmt::format("--checkpoint-every is a number of minutes from 0 on, not {}",
+    throw UsageError(fmt::format("--checkpoint-every is {}; expected a number of minutes from 0 on",
                                  options.checkpoint_minutes));
   if (!(options.rank_timeout >= 0))
-    throw UsageError(fmt::format("--comm-timeout is a number of seconds from 0 on, not {}",
+    throw UsageError(fmt::format("--comm-timeout is {}; expected a number of seconds from 0 on",
                                  options.rank_timeout));
   return config;
 }
@@ -156,10 +156,10 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
     config = read_config(options);
     options.context = learn::context_of(ranks, options.context);
     if (options.encoder && !config.training.init.empty())
-      throw UsageError(fmt::format(
-          "two places for the first weights of the encoder: training.init is '{}', and an encoder "
-          "was given; leave one of them out",
-          config.training.init));
+      throw UsageError(
+          fmt::format("two sources of the encoder's initial weights: training.init is '{}', and an "
+                      "encoder was given; leave one of them out",
+                      config.training.init));
     if (options.encoder) learn::prepare_for_encoder(config);
     config.data.card_said_it = shows_card(options);
     heads = heads_of(options, config.model.head);

@@ -217,15 +217,15 @@ std::vector<std::pair<std::int64_t, Decoded>> Decoder::decode_share(
     const std::vector<Sequence>& sequences, const Options& options, BatchShare share) {
   const HeadKind head = state_->config.head;
   if (options.minimum_risk && head != HeadKind::kSemiMarkov)
-    throw UsageError("a decoder of least risk needs a semi-Markov head; this model has none");
+    throw UsageError("decoding with least risk needs a semi-Markov head; this model has none");
   if ((options.k_best > 0 || options.samples > 0) && head == HeadKind::kSoftmax)
     throw UsageError("alternative segmentations need a CRF head; this model has a softmax");
   if (head != HeadKind::kSemiMarkov)
     for (const Sequence& sequence : sequences)
       if (!sequence.known.starts.empty())
         throw UsageError(
-            "known boundaries need a semi-Markov head; the segments of this model are runs of "
-            "frames with one label");
+            "known boundaries need a semi-Markov head; segments of this model are runs of frames "
+            "with one label");
   std::vector<Decoded> results(sequences.size());
   std::vector<std::pair<std::int64_t, Decoded>> own;
   state_->for_batches(sequences, options.batch_frames, 1, share, [&](const Batch& batch) {

@@ -162,8 +162,8 @@ void check_background(const TrainConfig& config, const Metrics& metrics) {
   }
   if (metrics.counts().chunks.gold == 0)
     log(LogLevel::kWarning,
-        "evaluation.background has all labels of the recordings; the figures without the "
-        "background are of nothing");
+        "evaluation.background has all labels of the recordings, so no segment is left to evaluate "
+        "without the background");
 }
 
 }  // namespace

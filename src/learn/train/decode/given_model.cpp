@@ -39,7 +39,7 @@ TrainConfig config_of(const ModelParts& parts) {
   ModelConfig& model = config.model;
   model.features = columns > 0 ? columns : parts.channels;
   if (model.features < 1)
-    throw UsageError("a model of values needs the number of their channels; found none");
+    throw UsageError("a model of values needs the number of channels; found none");
   model.classes = std::ssize(parts.labels);
   model.head = head_of(parts);
   model.max_duration = model.head == HeadKind::kSemiMarkov ? parts.duration.shape().at(0) : 1;
@@ -81,7 +81,7 @@ void save_model(const TrainedModel& model, const std::filesystem::path& path, bo
   const std::filesystem::path file = path_is_directory(path) ? path / "model.safetensors" : path;
   if (path_exists(file) && !overwrite)
     throw UsageError(fmt::format(
-        "{}: there is a file already; choose another name, or overwrite it", file.string()));
+        "{}: the file exists already; choose another name, or overwrite it", file.string()));
   write_model(file, model);
 }
 

@@ -34,8 +34,7 @@ LoadedModel::LoadedModel(TrainedModel model, const Context& context)
 Decoder::Options LoadedModel::how(const InferenceOptions& options) const {
   const auto check = [](const char* what, std::int64_t count, std::int64_t most) {
     if (count < 0 || count > most)
-      throw UsageError(
-          fmt::format("{} asks for {} segmentations; expected 0 to {}", what, count, most));
+      throw UsageError(fmt::format("{} is {}; expected 0 to {}", what, count, most));
   };
   check("k-best", options.k_best, kMaxBest);
   check("samples", options.samples, kMaxSamples);

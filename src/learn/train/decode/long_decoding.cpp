@@ -149,10 +149,8 @@ Decoded Decoder::decode_long(const std::string& id, const FeaturePieces& next,
   State& state = *state_;
   const ModelConfig& config = state.config;
   if (!can_decode_long(options))
-    throw UsageError(
-        fmt::format("{}: a long recording is not decoded in pieces by this model, or "
-                    "with these options",
-                    id));
+    throw UsageError(fmt::format(
+        "{}: this model, or these options, cannot decode a long recording in pieces", id));
   state.refresh();
   PieceNetwork network(config, id, options.piece_frames, state.source);
   const bool semi = config.head == HeadKind::kSemiMarkov;

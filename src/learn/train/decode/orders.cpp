@@ -44,7 +44,7 @@ class Graph {
     edges_ += a.last.size() * b.first.size();
     if (edges_ > kMaxEdges)
       throw DataError(fmt::format(
-          "{}: more than {} ways from label to label; expected fewer optional labels in a row",
+          "{}: more than {} transitions between labels; use fewer optional labels in sequence",
           source_, kMaxEdges));
     for (const std::int32_t from : a.last) {
       std::vector<std::int32_t>& next = orders_.nodes[static_cast<std::size_t>(from)].next;
@@ -100,8 +100,8 @@ class Reader {
 
   LabelOrders read(std::optional<std::int32_t> between) {
     if (tokens_.empty())
-      throw DataError(
-          fmt::format("{}: no labels; expected those of the recording in their order", source_));
+      throw DataError(fmt::format(
+          "{}: no labels; expected the labels of the recording in their order", source_));
     Part all;
     bool after_pause = false;
     while (at_ < tokens_.size()) {
@@ -211,11 +211,11 @@ fs::path order_file(const fs::path& recording, const fs::path& folder) {
   std::erase_if(found, [](const fs::path& path) { return !path_exists(path); });
   const std::string name = recording.stem().string();
   if (found.empty())
-    throw DataError(fmt::format("{}: no order of labels for it; expected {}.txt or {}.lab {}",
+    throw DataError(fmt::format("{}: there is no order of its labels; expected {}.txt or {}.lab {}",
                                 recording.string(), name, name,
                                 folder.empty() ? "beside it" : "in " + folder.string()));
   if (found.size() > 1)
-    throw DataError(fmt::format("{}: both {} and {} may be its order of labels; keep one of them",
+    throw DataError(fmt::format("{}: both {} and {} give an order of its labels; keep one of them",
                                 recording.string(), found[0].string(), found[1].string()));
   return found[0];
 }
@@ -267,9 +267,11 @@ void check_frames(const LabelOrders& orders, const SegmentRules& rules, std::int
         "{}: its labels take at {} {} frames ({:.4g} s), and the recording has {} ({:.4g} s); {}",
         source, bound, n, seconds(n), frames, seconds(frames), question));
   };
-  if (range.fewest > frames) fail("least", range.fewest, "is it the order of this recording?");
+  if (range.fewest > frames)
+    fail("least", range.fewest, "check that the order belongs to this recording");
   if (range.most >= 0 && range.most < frames)
-    fail("most", range.most, "name all labels of the recording, or pass --optional LABEL");
+    fail("most", range.most,
+         "the order must name all labels of the recording, or pass --optional LABEL");
 }
 
 std::vector<Decoded> Decoder::align(const std::vector<Sequence>& sequences,

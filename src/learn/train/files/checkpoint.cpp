@@ -138,14 +138,13 @@ TrainingState state_of(const TensorFile& file, const std::string& source,
     const std::string different = differences(recipe_from_json(json.at("recipe")), recipe);
     if (!different.empty())
       throw UsageError(fmt::format(
-          "{}: the checkpoint belongs to a run with another configuration or other data ({}); give "
-          "what it was trained with, or train into another --out{}",
+          "{}: the checkpoint belongs to a run with another configuration or other data ({}); use "
+          "those of that run, or choose another --out{}",
           source, different,
           different.find("training.epochs: ") == different.npos
               ? ""
-              : "; the learning rate of every step depends on the number of epochs, so more of "
-                "them "
-                "are another run, which can begin with this one's model: --init"));
+              : "; the learning rate of each step depends on the number of epochs, so a longer "
+                "training is a new run, which can start from this one's model (--init)"));
     TrainingState state;
     from_json(json, state);
     const bool averaged = json.at("averaged").boolean();

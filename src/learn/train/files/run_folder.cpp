@@ -53,7 +53,8 @@ class MadeFolders {
     // Its number is a help, no more.
   }
   throw UsageError(fmt::format(
-      "{}: another training writes to this directory{}; wait for its end or name another",
+      "{}: another training writes to this directory{}; wait until it ends, or name another "
+      "directory",
       folder.string(), parse_int(process) ? fmt::format(" (process {})", process) : ""));
 }
 
@@ -69,7 +70,7 @@ Descriptor lock_of(const Folder& folder) {
     if (status != 0 && errno == EWOULDBLOCK) refuse(folder.path(), lock.get());
     if (status != 0) {
       log(LogLevel::kWarning,
-          "{}: this file system has no locks ({}): make sure that no other training writes there",
+          "{}: this file system has no locks ({}); make sure that no other training writes there",
           folder.path().string(), std::generic_category().message(errno));
       return lock;
     }
@@ -113,14 +114,14 @@ void RunFolder::check_free(bool resume, bool overwrite) const {
   const bool finished = fs::exists(model(), error);
   const std::string folder = path_.string();
   if (resume && finished && !started)
-    throw UsageError(fmt::format(
-        "{}: there is a model but no checkpoint to resume from; name another directory, or replace "
-        "the model by --overwrite",
-        folder));
+    throw UsageError(
+        fmt::format("{}: this directory has a model but no checkpoint to resume from; name another "
+                    "directory, or pass --overwrite to replace the model",
+                    folder));
   if (resume || (!started && !finished)) return;
   throw UsageError(
-      fmt::format("{}: there is a {} run in this directory; continue it by --resume, replace it by "
-                  "--overwrite, or name another",
+      fmt::format("{}: this directory has a {} run; pass --resume to continue it or --overwrite to "
+                  "replace it, or name another directory",
                   folder, finished ? "finished" : "started"));
 }
 

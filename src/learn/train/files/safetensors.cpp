@@ -87,9 +87,9 @@ class Reader {
     std::memcpy(&length, bytes_.data(), kPrefix);
     const bool too_long = length > kMaxHeader || length > bytes_.size() - kPrefix;
     if (too_long && bytes_.size() > kPrefix && bytes_[kPrefix] != '{')
-      throw DataError(
-          fmt::format("{}: byte {}: this is no safetensors file, whose header begins here with {{",
-                      name_, kPrefix));
+      throw DataError(fmt::format(
+          "{}: byte {}: this is not a safetensors file, whose header begins here with {{", name_,
+          kPrefix));
     if (too_long)
       throw DataError(fmt::format("{}: byte 0: the header claims {} bytes, the file holds {}",
                                   name_, length, bytes_.size() - kPrefix));

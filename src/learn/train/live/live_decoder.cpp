@@ -77,14 +77,14 @@ class EndsUnlessKept {
 LiveDecoder::State::State(const Model& of, const LiveOptions& options) : model(of) {
   if (features().normalise_recording)
     throw UsageError(
-        "the model's features are normalised over the whole recording, which a stream does not "
-        "have; decode recordings with it, or train one with features.normalise_recording = false");
+        "the model normalises its features over the whole recording, which a stream does not have; "
+        "decode whole recordings, or train a model with features.normalise_recording = false");
   if (needs_whole_recording(features()))
-    throw UsageError(fmt::format(
-        "the model's features are {}, which depend on the whole recording (its loudest frame), and "
-        "a stream does not have that; decode recordings with it, or train one with another "
-        "features.kind",
-        name_of(features().kind)));
+    throw UsageError(
+        fmt::format("the model's features are {}, which depend on the loudest frame of the whole "
+                    "recording, which a stream does not have; decode whole recordings, or train a "
+                    "model with another features.kind",
+                    name_of(features().kind)));
   const double hop = model.hop_seconds();
   const std::int64_t piece = std::max<std::int64_t>(1, std::llround(kPieceSeconds / hop));
   Model::State& shared = *model.state();
@@ -101,17 +101,17 @@ std::optional<std::int64_t> LiveDecoder::State::lookahead_frames(double lookahea
   const std::int64_t needed = model.state()->loaded.least_lookahead(piece);
   const double least = (static_cast<double>(needed) + delay.frames) * hop + delay.seconds;
   if (!(lookahead >= least - 1e-9) || !std::isfinite(lookahead))
-    throw UsageError(fmt::format(
-        "the lookahead is {} s; expected at least {:.3f} s, the model's longest segment "
-        "and what its network and features look ahead",
-        lookahead, std::ceil(least * 1000) / 1000));
+    throw UsageError(
+        fmt::format("the lookahead is {} s; expected at least {:.3f} s, which is the model's "
+                    "longest segment plus the lookahead of its network and features",
+                    lookahead, std::ceil(least * 1000) / 1000));
   const double frames = std::floor((lookahead - delay.seconds) / hop - delay.frames + 1e-6);
   constexpr double kMax = 1 << 30;  // as good as none
   return std::max(needed, static_cast<std::int64_t>(std::min(frames, kMax)));
 }
 
 void LiveDecoder::State::check_open() const {
-  if (ended) throw UsageError("the stream has ended; begin another one");
+  if (ended) throw UsageError("the stream has ended; start another one");
 }
 
 void LiveDecoder::State::check_piece(const Audio& audio) {
@@ -207,7 +207,7 @@ std::vector<LabelSegment> LiveDecoder::finish() {
   x.check_open();
   x.ended = true;
   if (x.arrived == 0)
-    throw DataError(fmt::format("{}: nothing came; expected at least one sample", x.name));
+    throw DataError(fmt::format("{}: the stream was empty; expected at least one sample", x.name));
   x.rows.clear();
   if (x.samples) x.samples->end(x.rows);
   std::vector<LabelSegment> found = x.push(x.rows, x.columns, true);

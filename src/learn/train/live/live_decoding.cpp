@@ -84,15 +84,15 @@ std::unique_ptr<LiveDecoding> Decoder::live(const std::string& id, std::int64_t 
   const ModelConfig& config = state.config;
   if (config.causal && config.attention_blocks > 0 && !config.given)
     throw UsageError(fmt::format(
-        "{}: this model's attention looks at all that came before, which a stream does not keep; "
-        "decode recordings with it, or train one with model.attention_blocks = 0",
+        "{}: this model's attention uses all earlier frames, which a stream does not keep; decode "
+        "whole recordings, or train a model with model.attention_blocks = 0",
         id));
   if (!can_decode_long({}))
-    throw UsageError(fmt::format(
-        "{}: this model's encoder sees the whole recording at once, which a stream does not have; "
-        "decode recordings with it, or train one of convolutions, or of recurrent blocks with "
-        "model.causal = true",
-        id));
+    throw UsageError(
+        fmt::format("{}: this model's encoder needs the whole recording at once, which a stream "
+                    "does not have; decode whole recordings, or train a model of convolutions, or "
+                    "of recurrent blocks with model.causal = true",
+                    id));
   const std::int64_t least = least_lookahead(piece_frames);
   if (lookahead && *lookahead < least)
     throw UsageError(fmt::format("{}: the lookahead is {} frames; this model needs {} at least", id,

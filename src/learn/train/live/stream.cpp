@@ -215,8 +215,8 @@ StreamSummary Streaming::run() {
   if (summary_.seconds > 0)
     give(live_.finish());
   else if (!interrupted && !cut_)
-    throw DataError(fmt::format("{}: nothing came; expected at least one sample", name_));
-  if (interrupted) throw Interrupted("interrupted; what came before has its segments");
+    throw DataError(fmt::format("{}: the stream was empty; expected at least one sample", name_));
+  if (interrupted) throw Interrupted("interrupted; the input until then was decoded");
   if (cut_) throw DataError(*cut_);
   return summary_;
 }

@@ -42,8 +42,9 @@ std::size_t SampleBytes::frame_bytes() const {
 
 void SampleBytes::agree(const char* what, int given, int found) const {
   if (given != 0 && given != found)
-    throw UsageError(fmt::format("{}: its header says {} {}, and {} were asked for; leave that out",
-                                 name_, found, what, given));
+    throw UsageError(
+        fmt::format("{}: its header says {} {}, but {} were requested; leave the option out", name_,
+                    found, what, given));
 }
 
 /// Reads the "fmt " chunk.
@@ -120,10 +121,10 @@ bool SampleBytes::begin() {
   if (!wav_ && may_be_wav) {
     if (held_.size() < kMagic.size()) return false;
     if (given_.encoding)
-      throw UsageError(fmt::format(
-          "{}: it begins with the header of a WAV file, and bare samples were announced; leave the "
-          "encoding out",
-          name_));
+      throw UsageError(
+          fmt::format("{}: it begins with the header of a WAV file, but the encoding says samples "
+                      "without a header; leave the encoding out",
+                      name_));
     wav_ = true;
   }
   if (wav_) return read_header();

@@ -81,10 +81,10 @@ bool uses_mpi(const std::string& comm, const Ranks& ranks) {
   const comm::MpiLauncher mpi = comm::mpi_launcher();
   const bool started = !mpi.name.empty() && (mpi.ranks == 0 || mpi.ranks == ranks.count);
   if (comm == "mpi" && !started)
-    throw UsageError(fmt::format(
-        "--comm mpi: {} started these {} ranks ({}={}), and no launcher of an MPI did; start them "
-        "by mpirun or srun --mpi=pmix, or leave --comm out",
-        ranks.launcher, ranks.count, ranks.variable, ranks.count));
+    throw UsageError(
+        fmt::format("--comm mpi: {} started these {} ranks ({}={}), and no launcher of an MPI did; "
+                    "start them with mpirun or srun --mpi=pmix, or leave --comm out",
+                    ranks.launcher, ranks.count, ranks.variable, ranks.count));
   return started && comm != "tcp";
 }
 
@@ -93,16 +93,17 @@ void check_min_ranks(const RankSettings& settings, const std::optional<Ranks>& r
   if (settings.min_ranks == 0) return;
   const std::string start = fmt::format("--min-ranks {}: ", settings.min_ranks);
   if (!ranks)
-    throw UsageError(start + "this is one process; start several, as by --ranks, or leave it out");
+    throw UsageError(start +
+                     "this is one process; start several, as with --ranks, or leave it out");
   if (settings.min_ranks < 0 || settings.min_ranks > ranks->count)
     throw UsageError(
         fmt::format("{}there are {} ranks; expected 1 to {}", start, ranks->count, ranks->count));
   if (uses_mpi(settings.comm, *ranks))
-    throw UsageError(start +
-                     "an MPI ends all ranks when one is lost; start them by --ranks or by hand, "
-                     "or leave it out");
+    throw UsageError(
+        start +
+        "MPI ends all ranks when one is lost; start them with --ranks or by hand, or leave it out");
   if (settings.comm == "nccl")
-    throw UsageError(start + "ranks go on over TCP alone; leave --comm nccl out");
+    throw UsageError(start + "ranks can continue only over TCP; leave --comm nccl out");
 }
 
 /// What ended this rank, for the others.
@@ -200,8 +201,8 @@ Context context_of(const RankContext& rank, const Context& context) {
   if (count <= 1) return context;
   if (rank.local_rank >= count)
     throw UsageError(fmt::format(
-        "this rank is number {} (from 0 on) of its machine, {}, which has {}; start one rank a GPU "
-        "there, or name one for all by --device cuda:N",
+        "this rank is number {} (from 0 on) of its machine, {}, which has {}; start one rank for "
+        "each GPU there, or name one GPU for all ranks with --device cuda:N",
         rank.local_rank, comm::meet::own_host(), engine::gpus_text(count)));
   return context.with(options::kDevice, fmt::format("cuda:{}", rank.local_rank));
 }

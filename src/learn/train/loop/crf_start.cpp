@@ -65,8 +65,8 @@ void start_duration(Tensor& tensor, const LabelStatistics& statistics) {
 /// The parameters of a label whose durations have these counts: the moments of the family are
 /// theirs; a label without segments may last anything.
 std::vector<double> fitted(const semicrf::DurationModel& model, std::vector<double> counts) {
-  constexpr double kLeast = 0.05;  // frames, or their square
-  constexpr double kMost = 100;    // r of what varies no more than Poisson
+  constexpr double kMin = 0.05;  // frames, or their square
+  constexpr double kMax = 100;   // r of what varies no more than Poisson
   double n = std::accumulate(counts.begin(), counts.end(), 0.0);
   if (n == 0) std::ranges::fill(counts, 1.0), n = static_cast<double>(counts.size());
   const auto mean_of = [&](const auto& value) {
@@ -74,22 +74,20 @@ std::vector<double> fitted(const semicrf::DurationModel& model, std::vector<doub
     for (std::size_t x = 0; x < counts.size(); ++x) sum += counts[x] * value(double(x));
     return sum / n;
   };
-  const double mean = std::max(kLeast, mean_of([](double x) { return x; }));
-  const double spread =
-      mean_of([&](double x) { return (x - mean) * (x - mean); }) + kLeast * kLeast;
+  const double mean = std::max(kMin, mean_of([](double x) { return x; }));
+  const double spread = mean_of([&](double x) { return (x - mean) * (x - mean); }) + kMin * kMin;
   switch (model.family) {
     case semicrf::DurationFamily::kGeometric:
     case semicrf::DurationFamily::kPoisson: return {std::log(mean)};
     case semicrf::DurationFamily::kNegativeBinomial: {
-      const double r =
-          spread > mean ? std::clamp(mean * mean / (spread - mean), kLeast, kMost) : kMost;
+      const double r = spread > mean ? std::clamp(mean * mean / (spread - mean), kMin, kMax) : kMax;
       return {std::log(r), std::log(mean / r)};
     }
     case semicrf::DurationFamily::kLogNormal: {
       const double mu = mean_of([](double x) { return std::log(x + 1); });
       const double square =
           mean_of([&](double x) { return (std::log(x + 1) - mu) * (std::log(x + 1) - mu); });
-      return {mu, std::log(std::sqrt(square) + kLeast)};
+      return {mu, std::log(std::sqrt(square) + kMin)};
     }
     default: break;
   }

@@ -53,7 +53,7 @@ std::optional<Obstacle> obstacle_of(const std::vector<std::string>& words) {
   for (std::size_t rank = 0; rank < words.size(); ++rank) {
     const auto [owner, added] = owners.emplace(words[rank], rank);
     if (!added)
-      return Obstacle{fmt::format("ranks {} and {} share a GPU, and NCCL wants one for each",
+      return Obstacle{fmt::format("ranks {} and {} share a GPU, but NCCL needs one for each",
                                   owner->second, rank)};
   }
   return {};

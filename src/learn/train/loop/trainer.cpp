@@ -88,8 +88,8 @@ class Run {
       if (all_known(sequence)) known_dev_.push_back(sequence);
     if (plan.select_by == Selection::kLoss && !dev.empty() && known_dev_.empty())
       throw UsageError(
-          "every development recording has labels that the training set lacks, so there is no loss "
-          "to choose the epoch by; set training.select_by to label_error");
+          "every development recording has labels that the training set lacks, so no loss can "
+          "select the epoch; set training.select_by to label_error");
     recipe_ = options.recipe;
     add_data(recipe_, "training", train);
     add_data(recipe_, "development", dev);
@@ -197,7 +197,7 @@ void Run::compare_recipes() {
     if (different.empty()) continue;
     ranks_.let_leader_speak();
     throw UsageError(fmt::format(
-        "rank {} trains something else than rank 0 (then: rank 0, now: rank {}: {}); start all "
+        "rank {} does not train the same as rank 0 (then: rank 0, now: rank {}: {}); start all "
         "ranks with the same configuration, data, back end and version of segfuse",
         rank, rank, different));
   }
@@ -285,8 +285,8 @@ void Run::refuse(const Step& step, double loss, double norm) {
   }
   found = ranks_.first_of(found);
   if (found.empty())
-    found = sentence(0, options_.name_offender ? " (operation by operation it is finite: look with "
-                                                 "segfuse doctor numerics)"
+    found = sentence(0, options_.name_offender ? " (computed operation by operation it is finite; "
+                                                 "examine it with segfuse doctor numerics)"
                                                : "");
   ranks_.let_leader_speak();
   throw UsageError(found);
@@ -298,8 +298,7 @@ void Run::watch_scores(const EpochRecord& record) {
   warned_ = true;
   log(LogLevel::kWarning,
       "after epoch {} the largest parameter of the CRF is {:.1f}; above {:.0f} the emissions "
-      "hardly count: --crf-reg 1e-4 or more holds the scores, as a lower training.learning_rate "
-      "does",
+      "hardly matter; pass --crf-reg 1e-4 or more, or lower training.learning_rate",
       record.epoch, record.crf_largest, kLargeScore);
 }
 
@@ -445,10 +444,10 @@ void Run::score_epoch(EpochRecord& record) {
           loss_on_ranks(*decoder_, known_dev_, options_.group) / std::max(1.0, segments);
     found = decode_on_ranks(*decoder_, dev_, {.posteriors = false}, options_.group);
   } catch (const DataError& error) {
-    throw UsageError(fmt::format(
-        "the development set cannot be scored after epoch {}: {}; the training has diverged: lower "
-        "training.learning_rate or set training.clip",
-        record.epoch, error.what()));
+    throw UsageError(
+        fmt::format("the development set cannot be evaluated after epoch {}: {}; the training "
+                    "diverged; lower training.learning_rate or set training.clip",
+                    record.epoch, error.what()));
   }
   if (!ranks_.leads()) return;
   const DevScores scores = score_(segments_of(found));

@@ -155,12 +155,12 @@ std::string interval_note(std::int64_t recordings) {
            "interval "
            "can be given.";
   if (recordings < 2)
-    return "There is one recording only, so no interval can be given: how far the figures would "
-           "move on other recordings is not known.";
+    return "There is one recording only, so no interval can be given: how much the figures would "
+           "vary over other recordings is not known.";
   return fmt::format(
       "\xC2\xB1 is half of a {:g} % bootstrap interval over the {} recordings ({} resamples). It "
-      "says how far a figure would move on other recordings of this kind, not how far on another "
-      "training.",
+      "says how much a figure would vary over other recordings of this kind, not over other "
+      "trainings.",
       100 * metrics::kConfidence, recordings, metrics::kResamples);
 }
 

@@ -9,7 +9,7 @@
 namespace segfuse::learn {
 namespace {
 
-constexpr std::size_t kMostLabels = 100;
+constexpr std::size_t kMaxLabels = 100;
 
 std::string percent(double value) { return fmt::format("{:.1f}%", 100 * value); }
 
@@ -42,7 +42,7 @@ ReportTable label_table(const Figures& figures, double edge_tolerance) {
   ReportTable table;
   if (!std::ranges::all_of(figures.sums, &MetricCounts::has_fields)) return table;
   std::vector<std::string> labels = labels_of(figures.sums);
-  const std::size_t hidden = labels.size() - std::min(labels.size(), kMostLabels);
+  const std::size_t hidden = labels.size() - std::min(labels.size(), kMaxLabels);
   labels.resize(labels.size() - hidden);
   table.title = "Labels: chunks and edges";
   table.note = fmt::format(

@@ -75,7 +75,7 @@ RecordingsFile read_recordings(const std::filesystem::path& folder) {
     throw UsageError(fmt::format(
         "{}: {}; compare needs the directory of a training, or that of `segfuse eval --out`",
         folder.string(),
-        path_exists(folder) ? "this is a file, and no directory" : "no such directory"));
+        path_exists(folder) ? "this is a file, not a directory" : "no such directory"));
   const std::filesystem::path path = folder / kRecordingsFile;
   if (!path_exists(path))
     throw UsageError(fmt::format(
@@ -97,7 +97,7 @@ RecordingsFile read_recordings(const std::filesystem::path& folder) {
   });
   for (std::string& system : top.at("systems").texts()) {
     if (std::ranges::find(file.systems, system, &MeasuredSystem::name) != file.systems.end())
-      throw DataError(fmt::format("{}: the system '{}' stands there twice", name, system));
+      throw DataError(fmt::format("{}: the system '{}' occurs twice", name, system));
     file.systems.push_back({std::move(system), {}});
   }
   top.at("recordings").for_each([&](const JsonPlace& row) {
@@ -108,7 +108,7 @@ RecordingsFile read_recordings(const std::filesystem::path& folder) {
           fmt::format("{}: '{}' has {} seconds; expected 0 or more", name, id, seconds));
     const MeasuredRecording recorded{seconds, row.at("gold").text()};
     if (!file.recordings.try_emplace(id, recorded).second)
-      throw DataError(fmt::format("{}: the recording '{}' stands there twice", name, id));
+      throw DataError(fmt::format("{}: the recording '{}' occurs twice", name, id));
     const JsonPlace counts = row.at("counts");
     for (MeasuredSystem& system : file.systems)
       system.by_recording[id] = metrics::counts_from_json(counts.at(system.name), file.tolerances);

@@ -266,10 +266,9 @@ ReportData common(const std::vector<View>& views, const LabelledSet& set, const 
                     "joined in the gold: {}.",
                     model.config.data.fold, counts_text(set.joined)));
   if (!set.unknown.empty())
-    report.notes.push_back(
-        fmt::format("Labels that the training set lacks: {}. Whatever is decoded there counts as "
-                    "wrong.",
-                    counts_text(set.unknown)));
+    report.notes.push_back(fmt::format(
+        "Labels that the training set lacks: {}. Every segment decoded there counts as wrong.",
+        counts_text(set.unknown)));
   report.calibrations.push_back(
       calibration_of("label posterior of a segment's frames", evaluation.label_bins));
   const ReportCalibration boundaries = calibration_of(
@@ -444,7 +443,7 @@ ReportData build_report(const TrainConfig& config, const Corpus& corpus,
     report.metrics.push_back(seconds);
     report.notes.push_back(
         "All systems share the encoder, the data, the seed and the training plan; one run each. "
-        "Intervals are about other recordings; another seed would move the figures as well.");
+        "Intervals are for other recordings; another seed would change the figures as well.");
     for (const System& system : systems)
       if (const std::string text = clean_up_text(system); !text.empty())
         report.notes.push_back(text + ".");

@@ -25,10 +25,10 @@ void refuse_others(const fs::path& out, const StudyPlan& plan) {
     if (std::ranges::any_of(plan.runs, is_there))
       at.disable_recursion_pending();
     else if (holds_run(at->path()))
-      throw UsageError(fmt::format(
-          "{}: there is a run here that is not one of this study; remove this directory, or name "
-          "another with --out",
-          at->path().string()));
+      throw UsageError(
+          fmt::format("{}: there is a run here that does not belong to this study; remove this "
+                      "directory, or name another one with --out",
+                      at->path().string()));
   }
 }
 
@@ -41,19 +41,19 @@ void check_place(const TrainOptions& training, const StudyPlan& plan) {
   const fs::path& out = training.out;
   if (out.empty()) throw UsageError("no output directory was given; pass --out DIR");
   if (holds_run(out))
-    throw UsageError(fmt::format(
-        "{}: there is a training in this directory; a study needs one of its own, so name another "
-        "with --out",
-        out.string()));
+    throw UsageError(
+        fmt::format("{}: this directory has a training; a study needs its own directory; name "
+                    "another one with --out",
+                    out.string()));
   refuse_others(out, plan);
   if (training.resume || training.overwrite) return;
   bool started = path_exists(out / kStudyFile);
   for (const StudyRun& run : plan.runs) started = started || holds_run(out / run.name);
   if (started)
-    throw UsageError(fmt::format(
-        "{}: there is a study in this directory; continue it by --resume, replace it by "
-        "--overwrite, or name another",
-        out.string()));
+    throw UsageError(
+        fmt::format("{}: this directory has a study; pass --resume to continue it or --overwrite "
+                    "to replace it, or name another directory",
+                    out.string()));
 }
 
 }  // namespace segfuse::learn

@@ -14,17 +14,17 @@ namespace {
 void check_options(const StudyOptions& options) {
   if (options.shares.empty() && options.folds == 0 && options.seeds == 1 && options.search.empty())
     throw UsageError(
-        "a study needs something that its runs differ in; pass --folds, --seeds or --search");
+        "the runs of a study must differ in something; pass --folds, --seeds or --search");
   if (options.folds != 0 && options.folds < 2)
     throw UsageError(fmt::format("--folds is {}; expected 2 or more", options.folds));
   if (options.seeds < 1)
     throw UsageError(fmt::format("--seeds is {}; expected 1 or more", options.seeds));
   if (!options.search.empty() && (options.folds != 0 || !options.shares.empty()))
     throw UsageError(
-        "a search goes with --seeds alone; search first, and study what it has chosen then");
+        "a search can be combined with --seeds only; search first, then study the chosen setting");
   const auto sets_seed = [](const std::string& text) { return text.starts_with("training.seed="); };
   if (options.seeds > 1 && std::ranges::any_of(options.search, sets_seed))
-    throw UsageError("the search has training.seed, which --seeds sets; leave one of them out");
+    throw UsageError("the search sets training.seed, and so does --seeds; leave one of them out");
   double last = 0;
   for (const double share : options.shares) {
     if (!(share > last && share <= 1))

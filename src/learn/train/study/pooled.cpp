@@ -45,16 +45,16 @@ RecordingsFile pooled(const std::vector<MeasuredRun>& runs) {
         (fields &&
          (run.file.edge_tolerance != sum.edge_tolerance || run.file.background != sum.background)))
       throw UsageError(
-          fmt::format("{} and {} were measured with other tolerances or another background; "
-                      "measure all runs anew with --overwrite",
+          fmt::format("{} and {} were evaluated with different tolerances or backgrounds; evaluate "
+                      "all runs again with --overwrite",
                       runs[0].folder.string(), run.folder.string()));
     for (const auto& [id, recording] : run.file.recordings) {
       const auto place = sum.recordings.try_emplace(id, recording).first;
       if (place->second.gold != recording.gold)
-        throw UsageError(fmt::format(
-            "{}: the gold segments of '{}' are others than in the runs before; the data have "
-            "changed, so begin anew with --overwrite",
-            run.folder.string(), id));
+        throw UsageError(
+            fmt::format("{}: the gold segments of '{}' differ from those of the runs before, so "
+                        "the data have changed; start again with --overwrite",
+                        run.folder.string(), id));
     }
   }
   for (MeasuredSystem& system : sum.systems) {

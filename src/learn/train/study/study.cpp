@@ -51,9 +51,10 @@ std::ptrdiff_t best_of(const std::vector<learn::PointSummary>& points, learn::Se
     const double score = points[i].dev_score;
     const double least = points[static_cast<std::size_t>(best)].dev_score;
     if (!std::isfinite(score))
-      throw UsageError(fmt::format(
-          "{}: it was not scored on a development set, which a search needs; give the data one",
-          points[i].point.name));
+      throw UsageError(
+          fmt::format("{}: there is no score on a development set, which a search needs; add a "
+                      "development set to the data",
+                      points[i].point.name));
     if (learn::lower_is_better(by) ? score < least : score > least)
       best = static_cast<std::ptrdiff_t>(i);
   }

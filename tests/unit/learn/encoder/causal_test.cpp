@@ -353,9 +353,8 @@ TEST(CausalLive, AttentionIsRefused) {
     FAIL() << "nothing was said";
   } catch (const UsageError& error) {
     EXPECT_STREQ(error.what(),
-                 "mic: this model's attention looks at all that came before, which a stream does "
-                 "not keep; decode recordings with it, or train one with model.attention_blocks = "
-                 "0");
+                 "mic: this model's attention uses all earlier frames, which a stream does not "
+                 "keep; decode whole recordings, or train a model with model.attention_blocks = 0");
   }
 }
 

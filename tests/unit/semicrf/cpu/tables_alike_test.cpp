@@ -224,9 +224,9 @@ TEST(TablesRefused, WrongShapesAndNumbersAreNamed) {
   TableGradientsOwned<double> gradients(p);
   Gradients<double> only;
   only.transition_scores = gradients.views(p).transition_scores;
-  expect_error<UsageError>([&] { call(none, only); },
-                           "a gradient of transition_scores was asked for without "
-                           "transition_scores");
+  expect_error<UsageError>(
+      [&] { call(none, only); },
+      "an array for the gradient of transition_scores, but no transition_scores");
   call(p.potentials());
   const double kept = p.segments[p.segment_at(1, 1, 2, 2)];
   p.segments[p.segment_at(1, 1, 2, 2)] = kNaN;

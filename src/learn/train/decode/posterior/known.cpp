@@ -83,7 +83,7 @@ void check_folders(const KnownFolders& folders) {
        {std::pair("--boundaries", &folders.boundaries), {"--known", &folders.labels}})
     if (!folder->empty() && !path_is_directory(*folder))
       throw UsageError(
-          fmt::format("{}: {} is no directory of label files", name, folder->string()));
+          fmt::format("{}: {} is not a directory of label files", name, folder->string()));
 }
 
 Known known_of(const KnownFolders& folders, const std::filesystem::path& recording,
