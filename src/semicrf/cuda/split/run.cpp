@@ -31,9 +31,9 @@ void Member::write(T* to, const std::vector<T>& values) const {
 }
 
 void Member::give(const Member& other, void* to, const void* from, std::size_t bytes) const {
-  constexpr std::size_t kMost = std::size_t{64} << 20;
-  for (std::size_t at = 0; at < bytes; at += kMost) {
-    const std::size_t n = std::min(kMost, bytes - at);
+  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
+  for (std::size_t at = 0; at < bytes; at += kMaxBytes) {
+    const std::size_t n = std::min(kMaxBytes, bytes - at);
     std::byte* const pinned = staging->of(n);
     queue().copy(pinned, static_cast<const std::byte*>(from) + at, n, stream);
     queue().synchronize(stream);
