@@ -12,7 +12,8 @@ HERE = pathlib.Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    ("backend", "more"), [("loops", []), ("compiled", ["--dtypes", "f4", "--no-gradients"])]
+    ("backend", "more"),
+    [("loops", ["--dtypes", "f2,f4,f8"]), ("compiled", ["--dtypes", "f4", "--no-gradients"])],
 )
 def test_functions_are_numpys(backend, more):
     run = subprocess.run(
@@ -39,3 +40,17 @@ def test_names_of_jax(jax):
     for module, least in ((jax.numpy, 250), (jax.nn, 30)):
         names = {n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))}
         assert len(names & set(sf.__all__)) >= least, sorted(names - set(sf.__all__))
+
+
+def test_powers_keep_integers_and_become_floats_beside_floats():
+    import numpy as np
+
+    import segfuse
+
+    a, b = np.array([2, -3, 7], np.int32), np.array([3, 2, 0], np.int32)
+    power = segfuse.compile(lambda x, y: (x**y, x**True, x**2, x**2.0, x ** np.float64(2.0)))
+    found = power(a, b)
+    assert [r.dtype.name for r in found] == ["int32", "int32", "int32", "float32", "float32"]
+    assert [r.tolist() for r in found] == [[8, 9, 1], [2, -3, 7], *([[4, 9, 49]] * 3)]
+    large = np.array([1 << 16], np.int32)  # its square is no int32
+    assert segfuse.compile(lambda x: x**2.0)(large).tolist() == [float(1 << 32)]
