@@ -53,7 +53,8 @@ std::string to_text(const nb::dlpack::dtype& dtype) {
 
 Input import_input(const char* name, nb::handle object) {
   return import_array<Input>(name, object,
-                             "a NumPy, JAX or PyTorch array (or another with DLPack)");
+                             "a NumPy, JAX or PyTorch array (or another with DLPack) in the byte "
+                             "order of this machine");
 }
 
 Output import_output(const char* name, nb::handle object) {

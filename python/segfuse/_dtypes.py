@@ -26,7 +26,7 @@ def dtype_name(dtype: DTypeLike) -> str:
     if name not in _RANK:
         try:
             name = np.dtype(dtype).name
-        except TypeError:
+        except (TypeError, ValueError):
             name = str(dtype)
     if name not in _RANK:
         raise UsageError(f"found the dtype {dtype!r}, expected one of {', '.join(NAMES)}")

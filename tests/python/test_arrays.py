@@ -223,3 +223,21 @@ def test_a_forked_child_has_its_own_engine():
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+
+
+def test_arrays_whose_meaning_would_be_lost_are_refused():
+    masked = np.ma.array([[1.0, 2.0]], mask=[[False, True]])
+    double = segfuse.compile(lambda x: x * x)
+    emission, square = np.zeros((1, 3, 2)), np.zeros((2, 2))
+    for call in (
+        lambda: double(masked),
+        lambda: segfuse.compile(lambda x: x + masked)(square),
+        lambda: segfuse.log_partition(emission, square, np.ma.array(square)),
+        lambda: segfuse.viterbi(np.ma.array(emission), square, square),
+    ):
+        with pytest.raises(segfuse.UsageError, match=r"masked array of NumPy.*x\.filled"):
+            call()
+    with pytest.raises(segfuse.UsageError, match=r"numpy\.matrix.*numpy\.asarray"):
+        double(square.view(np.matrix))
+    with pytest.raises(segfuse.UsageError, match="dtype >f8, .* in the byte order"):
+        double(np.arange(3, dtype=">f8"))

@@ -1,6 +1,10 @@
 """The CRF as custom calls of XLA: the eager functions' numbers inside jit, grad and vmap."""
 
 import functools
+import os
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -275,3 +279,29 @@ def test_calls_of_many_threads():
         for found in pool.map(lambda _: f(scores), range(20)):
             if found["emission"].dtype == expected["emission"].dtype:
                 close(found["emission"], expected["emission"])
+
+
+def test_arrays_on_several_devices_are_named():
+    text = textwrap.dedent("""
+        import jax, numpy as np, segfuse
+        mesh = jax.sharding.Mesh(np.array(jax.devices()), ("rows",))
+        rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
+        emission = jax.device_put(np.zeros((2, 3, 2), np.float32), rows)
+        square = np.zeros((2, 2), np.float32)
+        for call in (
+            lambda: segfuse.log_partition(emission, square, square),
+            lambda: segfuse.compile(lambda x: x + 1)(emission),
+            lambda: segfuse.compile(lambda x: x + emission)(np.zeros((2, 3, 2), np.float32)),
+        ):
+            try:
+                call()
+            except segfuse.UsageError as error:
+                assert "spread over 2 devices" in str(error), error
+            else:
+                raise AssertionError
+    """)
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(
+        [sys.executable, "-c", text], env={**os.environ, **flags}, capture_output=True, check=False
+    )
+    assert run.returncode == 0, run.stderr

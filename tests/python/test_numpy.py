@@ -12,7 +12,8 @@ HERE = pathlib.Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    ("backend", "more"), [("loops", []), ("compiled", ["--dtypes", "f4", "--no-gradients"])]
+    ("backend", "more"),
+    [("loops", ["--dtypes", "f2,f4,f8"]), ("compiled", ["--dtypes", "f4", "--no-gradients"])],
 )
 def test_functions_are_numpys(backend, more):
     run = subprocess.run(
@@ -39,3 +40,46 @@ def test_names_of_jax(jax):
     for module, least in ((jax.numpy, 250), (jax.nn, 30)):
         names = {n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))}
         assert len(names & set(sf.__all__)) >= least, sorted(names - set(sf.__all__))
+
+
+def test_powers_keep_integers_and_become_floats_beside_floats():
+    import numpy as np
+
+    import segfuse
+
+    a, b = np.array([2, -3, 7], np.int32), np.array([3, 2, 0], np.int32)
+    power = segfuse.compile(lambda x, y: (x**y, x**True, x**2, x**2.0, x ** np.float64(2.0)))
+    found = power(a, b)
+    assert [r.dtype.name for r in found] == ["int32", "int32", "int32", "float32", "float32"]
+    assert [r.tolist() for r in found] == [[8, 9, 1], [2, -3, 7], *([[4, 9, 49]] * 3)]
+    large = np.array([1 << 16], np.int32)  # its square is no int32
+    assert segfuse.compile(lambda x: x**2.0)(large).tolist() == [float(1 << 32)]
+
+
+def test_odd_arguments_are_refused_in_one_sentence():
+    import numpy as np
+
+    import segfuse
+    import segfuse.ops as sf
+
+    x = np.arange(4.0)
+    for call, words in {
+        lambda v: sf.split(v, 0): "sections is 0",
+        lambda v: sf.array_split(v, 0): "sections is 0",
+        lambda v: sf.polyval(v[0], 1.0): "a vector of coefficients",
+        lambda v: sf.polyadd(v[0], v): "a vector of coefficients",
+        lambda v: sf.polyint(v[0]): "a vector of coefficients",
+        lambda v: sf.ix_(v[0]): "vectors of indices",
+        lambda v: sf.ix_(v > 1): "a mask would make a shape",  # to NumPy it is where it holds
+        lambda v: sf.reshape(v, (v[0], 4)): "as a size",
+        lambda v: sf.astype(v, v): "found the dtype",
+    }.items():
+        with pytest.raises(segfuse.UsageError, match=words):
+            segfuse.compile(call)(x)
+    parts = segfuse.compile(
+        lambda v: (*sf.split(v, np.int64(2)), sf.pad(v[0], ()), sf.cov(v, ddof=9))
+    )(x)
+    assert [p.tolist() for p in parts] == [[0.0, 1.0], [2.0, 3.0], 0.0, np.inf]
+    point = np.array(1.0)
+    assert segfuse.compile(lambda v: v.at[()].set(5.0))(point) == 5.0
+    assert segfuse.compile(lambda v: v.at[...].add(5.0))(point) == 6.0

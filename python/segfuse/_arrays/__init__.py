@@ -66,6 +66,14 @@ def kind_of(value: Any) -> Kind:
 def _find_kind(value: Any) -> Kind:
     torch = sys.modules.get("torch")
     jax = sys.modules.get("jax")
+    if isinstance(value, (np.ma.MaskedArray, np.matrix)):
+        # Both are arrays to NumPy; a mask and the product of matrices would be lost without a word.
+        kind, way = (
+            ("a masked array of NumPy", "x.filled(number), and the mask as an array")
+            if isinstance(value, np.ma.MaskedArray)
+            else ("a numpy.matrix", "numpy.asarray(x), and @ for products")
+        )
+        raise UsageError(f"found {kind}, expected an array; pass {way}")
     if isinstance(value, np.ndarray):
         need_no_mask("an argument", value)
         return NUMPY

@@ -27,9 +27,20 @@ class JaxKind(Kind):
                 f"{name} is a value inside a JAX transformation; call segfuse outside jit, grad "
                 "and vmap, take the CRF's functions from segfuse.jax, or use jax.pure_callback"
             )
+        devices = len(array.sharding.device_set)
+        if devices > 1:
+            raise UsageError(
+                f"{name} is spread over {devices} devices, expected one; pass jax.device_get(x), "
+                "or take the CRF's functions from segfuse.jax inside jit"
+            )
 
     def place(self, array: Any) -> int:
-        return ELSEWHERE if isinstance(array, self._jax.core.Tracer) else super().place(array)
+        if isinstance(array, self._jax.core.Tracer):
+            return ELSEWHERE
+        try:
+            return super().place(array)
+        except BufferError:  # spread over several devices
+            return ELSEWHERE
 
     def need_device(self, name: str, array: Any) -> None:
         self._need_array(name, array)

@@ -54,6 +54,7 @@ class Bound:
         if self._outside:
             for (name, kind), array in zip(self._outside, trace.captured, strict=True):
                 if kind.place(array) != ON_HOST:
+                    kind.need_device(name, array)
                     raise _moved()
                 kind.need_constant(name, array)
                 arrays.append(kind.host_view(name, array))

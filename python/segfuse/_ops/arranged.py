@@ -246,8 +246,9 @@ def array_split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Va
     """Parts whose sizes differ by at most 1, longer ones first, or the parts between indices."""
     x = value("array_split", x)
     axis = axis_of("array_split", x, axis)
-    if not isinstance(sections, int):
+    if not isinstance(sections, (int, np.integer)):
         return shapes.split(x, sections, axis)
+    sections = whole("array_split: sections", sections, 1)
     size = int(x.shape[axis])
     part, longer = divmod(size, sections)
     ends = np.cumsum([part + 1] * longer + [part] * (sections - longer))
@@ -529,6 +530,12 @@ def ix_(*arrays: Any) -> tuple[Value, ...]:
     owners = _owners(fusion_of("ix_", arrays), arrays)
     vectors = [value("ix_", x, *owners) for x in arrays]
     rank = len(vectors)
+    for v in vectors:
+        if v.ndim != 1 or v.dtype == "bool":
+            raise UsageError(
+                f"ix_: found {v!r}, expected vectors of indices; a mask would make a shape that "
+                "depends on content"
+            )
     return tuple(
         shapes.reshape(v, [v.shape[0] if a == at else 1 for a in range(rank)])
         for at, v in enumerate(vectors)

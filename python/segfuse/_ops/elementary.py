@@ -100,7 +100,8 @@ def arccosh(x: Any) -> Any:
     large = _large(x)
     t = e.minimum(x, large) - 1.0
     small = e.log1p(t + e.sqrt(t * 2.0 + t * t))
-    return e.where(x > large, e.log(e.maximum(x, 1.0)) + _LN2, small)
+    found = e.where(x > large, e.log(e.maximum(x, 1.0)) + _LN2, small)
+    return e.where(x < 1.0, math.nan, found)  # far below, t and its root cancel
 
 
 @_in_floats

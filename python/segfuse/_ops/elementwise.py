@@ -92,7 +92,9 @@ def astype(x: Any, dtype: DTypeLike) -> Value:
 def power(a: Any, b: Any) -> Value:
     """a ** b; whole numbers up to 8 and 0.5 become products and roots."""
     if isinstance(b, (int, float, np.integer, np.floating)) and not isinstance(b, bool):
-        x = value("power", a)
+        x = lifted("power", [a, b] if isinstance(b, (float, np.floating)) else [a])[0]
+        if x.dtype == "bool":
+            x = astype(x, "int64")
         if b == 0.5:
             return _elementwise_functions["sqrt"](x)
         if float(b).is_integer() and -8 <= b <= 8:
@@ -112,7 +114,7 @@ def _integer_power(x: Value, exponent: Value) -> Value:
         square = square * square
     odd = bit_and(exponent, 1) != 0
     below = where((x == 1) | ((x == -1) & ~odd), 1, where(x == -1, -1, 0))
-    return where(exponent < 0, below, result)
+    return where(exponent < 0, astype(below, x.dtype), result)
 
 
 def _whole_power(x: Value, exponent: int) -> Value:

@@ -372,9 +372,16 @@ def _vector_norm(x: Value, ord: Any, axis: int, keepdims: bool) -> Value:
 # --- polynomials and convolutions ---
 
 
+def _coefficients(operation: str, p: Value) -> Value:
+    if p.ndim != 1:
+        raise UsageError(f"{operation}: found {p!r}, expected a vector of coefficients")
+    return p
+
+
 def polyval(p: Any, x: Any) -> Value:
     """p[0] * x**(n - 1) + ... + p[n - 1], by Horner's scheme."""
     p, x = lifted("polyval", [p, x])
+    p = _coefficients("polyval", p)
     result = creation.zeros_like(x)
     for i in range(int(p.shape[0])):
         result = result * x + p[i]
@@ -382,7 +389,7 @@ def polyval(p: Any, x: Any) -> Value:
 
 
 def _longer(operation: str, a: Any, b: Any) -> tuple[Value, Value]:
-    x, y = lifted(operation, [a, b])
+    x, y = (_coefficients(operation, v) for v in lifted(operation, [a, b]))
     n = max(int(x.shape[0]), int(y.shape[0]))
     x = shapes.pad(x, [(n - int(x.shape[0]), 0)])
     return x, shapes.pad(y, [(n - int(y.shape[0]), 0)])
@@ -407,7 +414,7 @@ def polymul(a: Any, b: Any) -> Value:
 
 def polyder(p: Any, m: int = 1) -> Value:
     """The coefficients of the m-th derivative."""
-    p = value("polyder", p)
+    p = _coefficients("polyder", value("polyder", p))
     for _ in range(whole("polyder: m", m, 0)):
         n = int(p.shape[0])
         p = p[:-1] * np.arange(n - 1, 0, -1).astype(p.dtype if p.dtype != "bfloat16" else "float32")
@@ -416,7 +423,7 @@ def polyder(p: Any, m: int = 1) -> Value:
 
 def polyint(p: Any, m: int = 1) -> Value:
     """The coefficients of the m-th integral with 0 as each constant."""
-    p = floating("polyint", p)
+    p = _coefficients("polyint", floating("polyint", p))
     for _ in range(whole("polyint: m", m, 0)):
         n = int(p.shape[0])
         scale = (1.0 / np.arange(n, 0, -1)).astype("float64" if p.dtype == "float64" else "float32")

@@ -215,6 +215,7 @@ def lexsort(keys: Any, axis: int = -1) -> Value:
 # --- quantiles ---
 
 _METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
+_MEDIAN = "mean of the middle"
 
 
 def _as_rows(operation: str, x: Any, axis: Axis) -> tuple[Value, list[int]]:
@@ -233,7 +234,7 @@ def _as_rows(operation: str, x: Any, axis: Axis) -> tuple[Value, list[int]]:
 def _quantile(
     operation: str, x: Any, q: Any, axis: Axis, keepdims: bool, method: str, *, without_nan: bool
 ) -> Value:
-    if method not in _METHODS:
+    if method not in _METHODS and method is not _MEDIAN:
         raise UsageError(
             f"{operation}: found the method {method!r}, expected one of {', '.join(_METHODS)}"
         )
@@ -280,6 +281,10 @@ def _between(method: str, below: Value, above: Value, part: Value, low: Value) -
     if method == "midpoint":
         part = e.where(part == 0, part, 0.5)
     apart = e.where(below == above, 0.0, above - below)
+    if method is _MEDIAN:  # of one number and an infinite one it is infinite
+        part = e.where(part != 0, 0.5, part)
+        mean = e.where(part < 0.5, below, above - apart * 0.5)
+        return e.where((part != 0) & ~e.is_finite(apart), below + above, mean)
     return e.where(part < 0.5, below + apart * part, above - apart * (1.0 - part))
 
 
@@ -305,7 +310,7 @@ def _hundredth(q: Any) -> Any:
 
 def median(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
     """The middle element over `axis`, or the mean of the two in the middle; NaN if there is one."""
-    return _quantile("median", x, 0.5, axis, keepdims, "linear", without_nan=False)
+    return _quantile("median", x, 0.5, axis, keepdims, _MEDIAN, without_nan=False)
 
 
 def nanquantile(
@@ -324,7 +329,7 @@ def nanpercentile(
 
 def nanmedian(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
     """As `median`, without NaN; NaN where all are."""
-    return _quantile("nanmedian", x, 0.5, axis, keepdims, "linear", without_nan=True)
+    return _quantile("nanmedian", x, 0.5, axis, keepdims, _MEDIAN, without_nan=True)
 
 
 # --- drawn at random ---

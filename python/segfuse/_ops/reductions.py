@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .. import _native
-from .._dtypes import DTypeLike, dtype_name
+from .._dtypes import DTypeLike, dtype_name, is_float
 from .._errors import UsageError
 from .._numbers import whole
 from .._program.lift import as_value, floating, make, value
@@ -216,6 +216,8 @@ def ptp(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Value:
     """The index (int64) of the first greatest element along `axis`; of all elements without one."""
     x = value("argmax", x)
+    if x.dtype == "bool":
+        x = elementwise.astype(x, "int32")
     if axis is None:
         rank = x.ndim
         flat = argmax(shapes.reshape(x, -1), 0)
@@ -227,7 +229,10 @@ def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Value:
 
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Value:
     """The index (int64) of the first least element along `axis`; of all elements without one."""
-    return argmax(-value("argmin", x), axis, keepdims)
+    x = value("argmin", x)
+    if is_float(x.dtype):
+        return argmax(-x, axis, keepdims)
+    return argmax(~x, axis, keepdims)  # -x would overflow for the least integer
 
 
 __all__ = [name for name in public(globals()) if name not in ("count", "masked_mean", "masked_var")]

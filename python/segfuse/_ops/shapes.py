@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import _native
 from .._dtypes import DTypeLike
 from .._errors import UsageError
@@ -198,7 +200,8 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Value]:
     x = value("split", x)
     axis = axis_of("split", x, axis)
     size = x.shape[axis]
-    if isinstance(sections, int):
+    if isinstance(sections, (int, np.integer)):
+        sections = whole("split: sections", sections, 1)
         if size % sections != 0:
             raise UsageError(
                 f"split: the size {size} of axis {axis} is not a multiple of {sections}"
@@ -226,9 +229,9 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
         raise UsageError(f"pad: found the mode {mode!r}, expected 'constant'")
     if isinstance(pad_width, (int, Size)):
         pad_width = (pad_width, pad_width)
-    if isinstance(pad_width[0], (int, Size)):
-        pad_width = [pad_width] * x.ndim
     pairs = list(pad_width)
+    if pairs and isinstance(pairs[0], (int, Size)):
+        pairs = [pad_width] * x.ndim
     if len(pairs) == 1:
         pairs = pairs * x.ndim
     if len(pairs) != x.ndim or any(len(pair) != 2 for pair in pairs):

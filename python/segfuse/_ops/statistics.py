@@ -124,7 +124,7 @@ def cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: An
         x = shapes.concatenate([x, _observations("cov", y, rowvar)], 0)
     ddof = (0 if bias else 1) if ddof is None else ddof
     centred = x - r.mean(x, 1, keepdims=True)
-    scale = 1.0 / (r.count(x, 1, x.dtype) - ddof)
+    scale = 1.0 / e.maximum(r.count(x, 1, x.dtype) - ddof, 0.0)
     result = products.matmul(centred, shapes.transpose(centred)) * scale
     axes = [i for i in (0, 1) if isinstance(result.shape[i], int) and result.shape[i] == 1]
     return shapes.squeeze(result, axes) if axes else result

@@ -259,6 +259,8 @@ class Fusion:
         """The number of a size in the call that is traced, without looking at it."""
         if isinstance(size, int):
             return size
+        if not isinstance(size, Size):
+            raise UsageError(f"found {size!r} as a size, expected a number or a size of a shape")
         return None if self._numbers is None else size._native.evaluate(self._numbers)
 
     def _capture(self, array: Any) -> Value:

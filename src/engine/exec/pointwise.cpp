@@ -116,16 +116,19 @@ void PointwiseProgram::finish() {
   }
 }
 
-/// A slot is free again after the last instruction that reads it.
+/// A slot is free again after the last instruction that reads it. A value that is written twice
+/// (computed, then rounded in place) keeps its first slot: a later one may be an operand's.
 void PointwiseProgram::assign_slots() {
   std::vector<std::size_t> last_use(temporaries_.size(), 0);
+  std::vector<bool> placed(temporaries_.size(), false);
   for (std::size_t i = 0; i < instructions_.size(); ++i)
     for (const Operand& in : instructions_[i].in)
       if (in.kind == Operand::Kind::kTemporary) last_use[in.index] = i;
   std::vector<std::size_t> free;
   for (std::size_t i = 0; i < instructions_.size(); ++i) {
     const Operand& out = instructions_[i].out;
-    if (out.kind == Operand::Kind::kTemporary) {
+    if (out.kind == Operand::Kind::kTemporary && !placed[out.index]) {
+      placed[out.index] = true;
       if (free.empty()) free.push_back(slots_++);
       temporaries_[out.index].slot = free.back();
       free.pop_back();
