@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _native
 from ._errors import UsageError
-from ._numbers import need_no_mask, path_of, real, seed_of, text_of, whole
+from ._numbers import need_plain, path_of, real, seed_of, text_of, whole
 
 Path = str | os.PathLike[str]
 
@@ -104,7 +104,7 @@ def check_shape(array: np.ndarray, name: str, axes: str) -> None:
 
 def array_of(recording: object, name: str) -> np.ndarray:
     """In the byte order of this machine."""
-    need_no_mask(name, recording)
+    need_plain(name, recording)
     try:
         array = np.asarray(recording)
     except ValueError:

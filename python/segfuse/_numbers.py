@@ -1,4 +1,4 @@
-"""Numbers, strings and paths among the arguments; masked arrays."""
+"""Numbers, strings and paths among the arguments; arrays that mean more than their elements."""
 
 from __future__ import annotations
 
@@ -49,12 +49,18 @@ def path_of(name: str, value: Any) -> str:
     return path
 
 
-def need_no_mask(name: str, value: Any) -> None:
-    """UsageError for a masked array of NumPy, whose mask would get lost in silence."""
+def need_plain(name: str, value: Any) -> None:
+    """UsageError for masked arrays and matrices of NumPy: their mask, or that * is the product of
+    matrices, would get lost in silence."""
     if isinstance(value, np.ma.MaskedArray):
         raise UsageError(
-            f"{name} is a masked array, expected an array without a mask; fill or remove the "
-            "masked elements"
+            f"{name} is a masked array, expected an array without a mask; pass x.filled(number), "
+            "and the mask as an array"
+        )
+    if isinstance(value, np.matrix):
+        raise UsageError(
+            f"{name} is a numpy.matrix, expected an array; pass numpy.asarray(x), and write @ for "
+            "products"
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._dtypes import dtype_name
 from .._errors import UsageError
-from .._numbers import need_no_mask
+from .._numbers import need_plain
 from .base import ELSEWHERE, ON_HOST, Kind, NoArray
 from .jax import JaxKind
 from .numpy import NumpyKind, ScalarKind
@@ -66,16 +66,8 @@ def kind_of(value: Any) -> Kind:
 def _find_kind(value: Any) -> Kind:
     torch = sys.modules.get("torch")
     jax = sys.modules.get("jax")
-    if isinstance(value, (np.ma.MaskedArray, np.matrix)):
-        # Both are arrays to NumPy; a mask and the product of matrices would be lost without a word.
-        kind, way = (
-            ("a masked array of NumPy", "x.filled(number), and the mask as an array")
-            if isinstance(value, np.ma.MaskedArray)
-            else ("a numpy.matrix", "numpy.asarray(x), and @ for products")
-        )
-        raise UsageError(f"found {kind}, expected an array; pass {way}")
     if isinstance(value, np.ndarray):
-        need_no_mask("an argument", value)
+        need_plain("an argument", value)
         return NUMPY
     if isinstance(value, np.generic):
         return SCALAR
@@ -121,7 +113,7 @@ def readable(name: str, array: Any, *, differentiable: bool = False) -> Any:
     """The array as the CRF takes it; None stays None."""
     if array is None:
         return None
-    need_no_mask(name, array)
+    need_plain(name, array)
     return kind_of(array).readable(name, array, differentiable=differentiable)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._dtypes import DTypeLike
 from .._errors import UsageError
-from .._numbers import need_no_mask, whole
+from .._numbers import need_plain, whole
 from .._program.lift import (
     agree_on_shape,
     fusion_of,
@@ -313,7 +313,7 @@ def repeat(
             "cannot depend on the content of arrays"
         )
     if not isinstance(repeats, (int, np.integer, Size)):
-        need_no_mask("repeat: repeats", repeats)
+        need_plain("repeat: repeats", repeats)
         counts = np.atleast_1d(np.asarray(repeats))
         if counts.size != 1:
             places = np.repeat(np.arange(int(x.shape[axis])), counts)
@@ -416,7 +416,7 @@ def _static(operation: str, places: Any, size: int) -> Any:
             f"{operation}: found {places!r} as places, expected numbers: the shape of a result "
             "cannot depend on the content of arrays"
         )
-    need_no_mask(f"{operation}: places", places)
+    need_plain(f"{operation}: places", places)
     return np.arange(size)[places] if isinstance(places, slice) else np.asarray(places)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._dtypes import DTypeLike, is_float
 from .._errors import UsageError
-from .._numbers import need_no_mask, whole
+from .._numbers import need_plain, whole
 from .._program.lift import agree_on_shape, as_value, floating, lifted, value
 from .._program.sizes import Size
 from .._program.value import Value
@@ -304,7 +304,7 @@ def percentile(
 
 
 def _hundredth(q: Any) -> Any:
-    need_no_mask("percentile: q", q)
+    need_plain("percentile: q", q)
     return q / 100 if isinstance(q, Value) else np.asarray(q, "float64") / 100
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._dtypes import is_float
 from .._errors import UsageError
-from .._numbers import need_no_mask, whole
+from .._numbers import need_plain, whole
 from .._program.lift import floating, lifted, value
 from .._program.sizes import Size
 from .._program.value import Value
@@ -184,7 +184,7 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Value:
     The edges rise or fall. Whether they do is seen from numbers; values are taken as rising.
     """
     side = "left" if right else "right"
-    need_no_mask("digitize: bins", bins)
+    need_plain("digitize: bins", bins)
     edges = np.asarray(bins) if isinstance(bins, (list, tuple, np.ndarray)) else None
     if edges is not None and edges.ndim == 1 and edges.size > 1 and edges[0] > edges[-1]:
         return len(edges) - searchsorted(edges[::-1].copy(), x, side)

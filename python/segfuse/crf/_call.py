@@ -9,7 +9,7 @@ import numpy as np
 from .. import _arrays, _native
 from .._device import columns_on, packed_from_labels
 from .._errors import UsageError
-from .._numbers import need_no_mask
+from .._numbers import need_plain
 from ._constraints import Constraints, native_scope, native_tail, whole_scope
 from ._segmentations import Segmentations, native_from_labels, native_of, split_of
 
@@ -79,7 +79,7 @@ class Call:
             _native.log_partition(self.problem, native_scope(constraints, tail), value, *outputs)
 
     def weights(self, weights: Any) -> Any:
-        need_no_mask("weights", weights)
+        need_plain("weights", weights)
         if weights is None or not self.on_cuda:
             return None if weights is None else np.asarray(weights, dtype=np.float64)
         return self.kind.moved(weights, self.emission, "float64")

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 from .. import _native
 from .._errors import UsageError
-from .._numbers import need_no_mask, whole
+from .._numbers import need_plain, whole
 from ..crf import IGNORE, Gradients, Posteriors
 from ..crf._call import SCORES
 from ..crf._segmentations import split_of
@@ -144,7 +144,7 @@ def _named(integers: Any) -> dict[str, Array | None]:
 def _score(name: str, values: Any) -> Array | None:
     if values is None:
         return None
-    need_no_mask(name, values)
+    need_plain(name, values)
     array = jnp.asarray(values)
     if array.dtype in (jnp.float16, jnp.bfloat16):
         array = array.astype(jnp.float32)
@@ -177,7 +177,7 @@ def _scores_of(emission: Any, transition: Any, duration: Any, optional: dict[str
 def _integers(name: str, values: Any, shape: tuple[int, ...]) -> Array | None:
     if values is None:
         return None
-    need_no_mask(name, values)
+    need_plain(name, values)
     array = jnp.asarray(values)
     if array.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
         raise UsageError(f"{name} is {array.dtype}, expected int32 or int64")

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from .. import _native, crf
 from .._arrays import need_layout
 from .._errors import UsageError
-from .._numbers import need_no_mask, whole
+from .._numbers import need_plain, whole
 from ..crf import IGNORE, Constraints, Posteriors, Segmentations
 from ..crf._segmentations import split_of
 from . import _autograd
@@ -100,7 +100,7 @@ def _needed(scores: tuple[Tensor | None, ...]) -> int:
 def _integers(name: str, values: Any) -> Tensor | None:
     if values is None or isinstance(values, Tensor):
         return values
-    need_no_mask(name, values)
+    need_plain(name, values)
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
