@@ -162,15 +162,18 @@ class Match {
   }
   Spread whole(ValId val) const { return {val, first_axes(rank_)}; }
 
-  /// The definition of one number a row that is stretched along it; all on the way is within.
+  /// The definition of one number a row, which is stretched along it or has 1 there, or neither;
+  /// all on the way is within.
   const Expr* row(ValId val) {
     std::vector<ValId> through;
-    const Spread spread = source_of(whole(val), &through);
-    if (through.empty() || spread.axes != first_axes(rank_ - 1)) return nullptr;
-    const Extents rows(shape_.begin(), shape_.end() - 1);
-    if (!fusion_.equal(fusion_.val(spread.source).shape, rows)) return nullptr;
+    const Spread spread = source_of({val, first_axes(rank_of(val))}, &through);
+    Extents rows(shape_.begin(), shape_.end() - 1);
+    const std::size_t rank = spread.axes.size();
+    if (rank == rank_) rows.emplace_back(1);
     const ExprId id = fusion_.val(spread.source).definition;
-    if (!id.valid()) return nullptr;
+    if (!id.valid() || rank + 1 < rank_ || spread.axes != first_axes(rank) ||
+        !fusion_.equal(fusion_.val(spread.source).shape, rows))
+      return nullptr;
     for (const ValId stretched : through) take(stretched);
     take(spread.source);
     return &fusion_.expr(id);
@@ -201,8 +204,7 @@ class Match {
       powers = product->operands[0];
       const Expr* inverse = row(product->operands[1]);
       if (!inverse || inverse->op != Op::reciprocal) return {};
-      take(inverse->operands[0]);
-      sum = is(inverse->operands[0], Op::sum);
+      sum = row(inverse->operands[0]);
     }
     if (!sum || sum->op != Op::sum || !reduces_row(*sum, powers)) return {};
     const Expr* power = is(powers, Op::exp);
@@ -219,8 +221,7 @@ class Match {
           uniform(most->operands[2]) != 0.0)
         return {};
       take(most->operands[0]);
-      take(most->operands[1]);
-      most = is(most->operands[1], Op::max);
+      most = row(most->operands[1]);
     }
     if (!most || most->op != Op::max || !reduces_row(*most, s)) return {};
     return s;

@@ -264,6 +264,9 @@ class Backward : Tiled<T> {
   T* turned_values() const {
     return in_.scratch + plan_.batch * column_tiles_ * kTileColumns * plan_.inner;
   }
+  /// The logarithms of the sums as two numbers, each (batch, rows).
+  T* logs() const { return turned_values() + plan_.batch * column_tiles_ * kTileColumns * plan_.outer; }
+  T* rests() const { return logs() + plan_.batch * plan_.rows; }
   std::uint8_t& rows_flag(const Tile& t) const {
     return in_.flags[plan_.batch * column_tiles_ + t.row_tile];
   }
@@ -278,6 +281,9 @@ class Backward : Tiled<T> {
                    in_.flags[i] = finite(this->rows_of(in_.k, plan_.k, t.batch, t.column),
                                          plan_.k.row, t.columns, plan_.inner);
                });
+    this->each(plan_.batch * row_tiles_, kTileRows * plan_.inner, [&](std::int64_t i) {
+      split_logs(i / row_tiles_, i % row_tiles_);
+    });
     if (!this->skips_) return;
     this->each(plan_.batch * row_tiles_, kTileRows * (plan_.inner + plan_.outer),
                [&](std::int64_t i) {
@@ -292,6 +298,34 @@ class Backward : Tiled<T> {
                });
   }
 
+  /// A logarithm that is large, as of scores of -1e9 that fill a row, has no digits left for the
+  /// sum: there the greatest score and the sum are found once more.
+  void split_logs(std::int64_t batch, std::int64_t row_tile) {
+    const Tile rows = this->tile(batch, row_tile, 0);
+    const T* from = logs_of(rows);
+    T* log = logs() + batch * plan_.rows + rows.row;
+    T* rest = rests() + batch * plan_.rows + rows.row;
+    std::copy_n(from, rows.rows, log);
+    std::fill_n(rest, rows.rows, T(0));
+    const auto is_large = [](T x) { return std::isfinite(x) && std::abs(x) > T(64); };
+    if (std::none_of(from, from + rows.rows, is_large)) return;
+    T* s = tile_memory<T>(1);
+    T most[kTileRows], sum[kTileRows], factor[kTileRows];
+    std::fill_n(most, kTileRows, -std::numeric_limits<T>::infinity());
+    std::fill_n(sum, kTileRows, T(0));
+    for (std::int64_t c = 0; c < column_tiles_; ++c) {
+      const Tile t = this->tile(batch, row_tile, c);
+      if (this->hidden(t)) continue;
+      const T scale = this->scores(t, in_.scratch, s);
+      kernels_.weigh(t.rows, t.columns, scale, s, most, sum, factor);
+    }
+    for (std::int64_t r = 0; r < rows.rows; ++r)
+      if (is_large(from[r]) && std::isfinite(most[r])) {
+        log[r] = most[r];
+        rest[r] = std::log(sum[r]);
+      }
+  }
+
   const T* logs_of(const Tile& t) const { return with_.logs + t.batch * plan_.rows + t.row; }
   const T* g_of(const Tile& t) const {
     return this->rows_of(with_.g, plan_.g, t.batch, t.row);
@@ -303,9 +337,9 @@ class Backward : Tiled<T> {
     T* p = tile_memory<T>(2);
     T* ds = p + kTileRows * kTileColumns;
     const T scale = this->scores(t, in_.scratch, p);
-    kernels_.weights(t.rows, t.columns, scale, p, logs_of(t));
     const std::int64_t first_column = t.batch * plan_.columns + t.column;
     const std::int64_t first_row = t.batch * plan_.rows + t.row;
+    kernels_.weights(t.rows, t.columns, scale, p, logs() + first_row, rests() + first_row);
     if (to_columns && with_.dv)
       kernels_.multiply({t.columns, plan_.outer, t.rows, p, 1, kTileColumns, g_of(t), plan_.g.row,
                          with_.dv + first_column * plan_.outer, plan_.outer, true});
@@ -328,7 +362,8 @@ class Backward : Tiled<T> {
 }  // namespace
 
 std::int64_t AttentionPlan::scratch(bool gradient) const {
-  return batch * tiles(columns, kTileColumns) * kTileColumns * (inner + (gradient ? outer : 0));
+  const std::int64_t turned = batch * tiles(columns, kTileColumns) * kTileColumns;
+  return turned * (inner + (gradient ? outer : 0)) + (gradient ? 2 * batch * rows : 0);
 }
 
 std::int64_t AttentionPlan::flags(bool gradient) const {

@@ -179,15 +179,19 @@ void weigh(std::int64_t rows, std::int64_t columns, T scale, T* s, T* most, T* s
 }
 
 template <class T>
-void weights(std::int64_t rows, std::int64_t columns, T scale, T* s, const T* logs) {
+void weights(std::int64_t rows, std::int64_t columns, T scale, T* s, const T* logs,
+             const T* rest) {
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto factors = hn::Set(d, scale);
   for (std::int64_t i = 0; i < rows; ++i, s += kTileColumns) {
     const std::int64_t end = filled_up(s, columns, lanes, T(0));
     const auto less = hn::Set(d, logs[i]);
-    for (std::int64_t j = 0; j < end; j += lanes)
-      hn::StoreU(power(d, hn::MulSub(hn::LoadU(d, s + j), factors, less)), d, s + j);
+    const auto more = hn::Set(d, rest[i]);
+    for (std::int64_t j = 0; j < end; j += lanes) {
+      const auto x = hn::MulSub(hn::LoadU(d, s + j), factors, less);
+      hn::StoreU(power(d, hn::Sub(x, more)), d, s + j);
+    }
   }
 }
 

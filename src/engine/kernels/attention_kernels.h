@@ -43,8 +43,9 @@ struct AttentionKernels {
   /// s becomes the exponentials of scale * s less the greatest so far, `sum` their sums, and
   /// `factor` what is before has to be multiplied by.
   void (*weigh)(std::int64_t rows, std::int64_t columns, T scale, T* s, T* most, T* sum, T* factor);
-  /// s becomes exp(scale * s - logs).
-  void (*weights)(std::int64_t rows, std::int64_t columns, T scale, T* s, const T* logs);
+  /// s becomes exp(scale * s - logs - rest).
+  void (*weights)(std::int64_t rows, std::int64_t columns, T scale, T* s, const T* logs,
+                  const T* rest);
   /// dp becomes scale * p * (dp - less), or 0 where nothing is seen.
   void (*slope)(const TileMask<T>& mask, const T* p, const T* less, T* dp);
   /// to[j][i] = from[i][j].
