@@ -168,7 +168,9 @@ void weigh(std::int64_t rows, std::int64_t columns, T scale, T* s, T* most, T* s
     const auto reference = hn::Set(d, to);
     auto all = hn::Zero(d);
     for (std::int64_t j = 0; j < end; j += lanes) {
-      const auto p = power(d, hn::MulSub(hn::LoadU(d, s + j), factors, reference));
+      // Rounded as for the greatest: the exact product may lie far above that of large scores.
+      const auto x = hn::Mul(hn::LoadU(d, s + j), factors);
+      const auto p = power(d, hn::Sub(x, reference));
       hn::StoreU(p, d, s + j);
       all = hn::Add(all, p);
     }
@@ -189,7 +191,7 @@ void weights(std::int64_t rows, std::int64_t columns, T scale, T* s, const T* lo
     const auto less = hn::Set(d, logs[i]);
     const auto more = hn::Set(d, rest[i]);
     for (std::int64_t j = 0; j < end; j += lanes) {
-      const auto x = hn::MulSub(hn::LoadU(d, s + j), factors, less);
+      const auto x = hn::Sub(hn::Mul(hn::LoadU(d, s + j), factors), less);
       hn::StoreU(power(d, hn::Sub(x, more)), d, s + j);
     }
   }
