@@ -412,6 +412,8 @@ TEST(AttentionFound, WhatIsReadWithinOrMeansSomethingElseStays) {
   expect_not_found(product + scaled + softmax + kResult + " output %p ");   // the weights are read
   expect_not_found(product + scaled + softmax + kResult + " output %s ");   // the scores are read
   expect_not_found(product + scaled + softmax + kResult + " output %l ");
+  for (const char* read : {"%p", "%t", "%s"})
+    expect_not_found(product + scaled + softmax + kResult + "%x = neg(" + read + ") output %x ");
   std::string other_axis = softmax;
   other_axis.replace(other_axis.find("axes=[2]"), 8, "axes=[1]");
   other_axis.replace(other_axis.find("axes=[0, 1]"), 11, "axes=[0, 2]");
