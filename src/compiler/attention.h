@@ -21,7 +21,8 @@ using Replaced = std::map<ir::ValId, ir::ValId>;
 void find_attention(ir::Fusion& fusion, std::span<const ir::ValId> roots,
                     std::span<const ir::ValId> kept, Replaced& replaced);
 
-/// The same for a program, whose outputs are the roots. Whether there was one.
+/// The same for a program, whose outputs are the roots; what nobody needs any more is erased.
+/// Whether there was one.
 bool find_attention(ir::Fusion& fusion);
 
 /// The results of an attention, or of its gradients, by products, sums and elementwise operations;

@@ -8,6 +8,7 @@
 
 #include "compiler/attention.h"
 #include "compiler/attention/band.h"
+#include "compiler/passes/passes.h"
 #include "ir/builder.h"
 
 namespace segfuse::compiler {
@@ -227,8 +228,23 @@ class Match {
     return s;
   }
 
+  /// Before slices of the whole, which say that sizes are equal.
+  ValId before_slice(ValId s) {
+    while (const Expr* e = is(s, Op::slice)) {
+      const Extents& starts = e->attr<Extents>("starts");
+      const Extents from = fusion_.canonical(fusion_.val(e->operands[0]).shape);
+      if (!fusion_.equal(starts, Extents(starts.size(), Extent(0))) ||
+          !fusion_.equal(from, e->attr<Extents>("sizes")))
+        break;
+      take(s);
+      s = e->operands[0];
+    }
+    return s;
+  }
+
   /// where(..., s, fill), any number of times.
   bool masked(ValId s) {
+    s = before_slice(s);
     const Expr* e = is(s, Op::where);
     if (!e) return biased(s);
     for (const bool filled_first : {false, true}) {
@@ -274,6 +290,7 @@ class Match {
 
   /// Any sum of biases and scaled scores.
   bool biased(ValId s) {
+    s = before_slice(s);
     const Expr* e = is(s, Op::add);
     if (!e) return scaled(s);
     const Found before = found_;
@@ -287,6 +304,7 @@ class Match {
   }
 
   bool scaled(ValId s) {
+    s = before_slice(s);
     if (const Expr* e = is(s, Op::mul)) {
       for (const std::size_t side : {0, 1})
         if (const auto by = uniform(e->operands[1 - side])) {
@@ -305,7 +323,7 @@ class Match {
   }
 
   bool product(ValId s) {
-    s = before_join(s);
+    s = before_slice(before_join(s));
     const Expr* e = is(s, Op::matmul);
     if (!e || rank_of(e->operands[0]) != rank_of(e->operands[1]) || !std::isfinite(found_.scale))
       return false;
@@ -393,6 +411,7 @@ bool find_attention(Fusion& fusion) {
   for (const ir::Output& output : fusion.outputs()) roots.push_back(output.val);
   Replaced replaced;
   find_attention(fusion, roots, {}, replaced);
+  if (!replaced.empty()) remove_dead_code(fusion);
   return !replaced.empty();
 }
 
