@@ -171,7 +171,9 @@ def test_a_bias_that_learns_and_second_derivatives_are_written_out(torch):
     found = segfuse.grad(lambda q, b: loss(q, k, v, bias=b), argnums=(0, 1))(q, bias)
     tensors = [torch.tensor(x, requires_grad=True) for x in (q, bias)]
     s = tensors[0] @ torch.tensor(k).mT / math.sqrt(3) + tensors[1]
-    (torch.softmax(s, -1) @ torch.tensor(v) * torch.arange(6.0, dtype=torch.float64)[:, None]).sum().backward()
+    (
+        torch.softmax(s, -1) @ torch.tensor(v) * torch.arange(6.0, dtype=torch.float64)[:, None]
+    ).sum().backward()
     for mine, tensor in zip(found, tensors, strict=True):
         np.testing.assert_allclose(mine, tensor.grad.numpy(), atol=1e-12)
     # The gradient of a gradient, by differences of the gradient.

@@ -82,10 +82,8 @@ std::optional<Affine> affine(const Fusion& fusion, ValId val) {
     case Op::permute:
     case Op::broadcast:
     case Op::squeeze: return moved(fusion, *e, rank);
-    case Op::add:
-      return sum(affine(fusion, e->operands[0]), affine(fusion, e->operands[1]), 1);
-    case Op::sub:
-      return sum(affine(fusion, e->operands[0]), affine(fusion, e->operands[1]), -1);
+    case Op::add: return sum(affine(fusion, e->operands[0]), affine(fusion, e->operands[1]), 1);
+    case Op::sub: return sum(affine(fusion, e->operands[0]), affine(fusion, e->operands[1]), -1);
     case Op::neg:
       return sum(Affine{std::vector<std::int64_t>(rank, 0), Extent(0)},
                  affine(fusion, e->operands[0]), -1);

@@ -102,10 +102,10 @@ class Match {
     for (const ValId more : {bias, mask})
       if (more.valid()) operands.push_back(more);
     const double lowest = -std::numeric_limits<double>::infinity();
-    const ExprId made = fusion_.add_expr(
-        Op::attention, operands,
-        {found_.scale, found_.fill.value_or(lowest),
-         found_.ahead ? difference(fusion_.canonical(*found_.ahead)) : Extents{}});
+    const ExprId made =
+        fusion_.add_expr(Op::attention, operands,
+                         {found_.scale, found_.fill.value_or(lowest),
+                          found_.ahead ? difference(fusion_.canonical(*found_.ahead)) : Extents{}});
     ValId result = fusion_.result(made);
     const Extents shape = fusion_.val(fusion_.result(id)).shape;
     if (!fusion_.equal(fusion_.val(result).shape, shape)) return builder_.reshape(result, shape);
@@ -218,8 +218,7 @@ class Match {
     const Expr* most = row(shifted->operands[1]);
     if (most && most->op == Op::where) {  // 0 for a maximum that is not finite
       const Expr* finite = is(most->operands[0], Op::is_finite);
-      if (!finite || finite->operands[0] != most->operands[1] ||
-          uniform(most->operands[2]) != 0.0)
+      if (!finite || finite->operands[0] != most->operands[1] || uniform(most->operands[2]) != 0.0)
         return {};
       take(most->operands[0]);
       most = row(most->operands[1]);
@@ -262,7 +261,9 @@ class Match {
   /// All of a conjunction alone, as far as positions decide it.
   void add_mask(const Spread& mask, bool not_this) {
     const Spread thin = source_of(mask);
-    const auto part = [&](const Expr& e, std::size_t i) { return Spread{e.operands[i], thin.axes}; };
+    const auto part = [&](const Expr& e, std::size_t i) {
+      return Spread{e.operands[i], thin.axes};
+    };
     if (const Expr* e = is(thin.source, Op::logical_not)) return add_mask(part(*e, 0), !not_this);
     if (const Expr* e = is(thin.source, not_this ? Op::logical_or : Op::logical_and)) {
       add_mask(part(*e, 0), not_this);
@@ -393,8 +394,7 @@ void find_attention(Fusion& fusion, std::span<const ValId> roots, std::span<cons
           for (const ValId val : fusion.expr(within).results) {
             if (among(kept, val) || among(roots, val)) return false;
             for (const ExprId user : fusion.val(val).uses)
-              if (user.index < needed.size() && needed[user.index] &&
-                  !found.within.contains(user))
+              if (user.index < needed.size() && needed[user.index] && !found.within.contains(user))
                 return false;
           }
           return true;

@@ -103,7 +103,8 @@ void write_out_for(ir::Fusion& fusion, std::vector<ValId>& outputs, std::vector<
     };
     if (std::none_of(e.operands.begin(), e.operands.end(), is_active)) continue;
     for (const ValId result : e.results) active[result.index] = true;
-    const bool bias = e.op == ir::Op::attention && e.operands.size() > 3 && is_active(e.operands[3]);
+    const bool bias =
+        e.op == ir::Op::attention && e.operands.size() > 3 && is_active(e.operands[3]);
     if (bias || e.op == ir::Op::attention_grad) write_attention_out(fusion, id, replaced);
   }
   for (std::vector<ValId>* list : {&outputs, &wrt})

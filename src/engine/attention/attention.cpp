@@ -115,7 +115,8 @@ class Tiled {
 
   template <class Body>
   void each(std::int64_t count, std::int64_t work, const Body& body) {
-    const std::int64_t grain = std::max<std::int64_t>(1, kTaskWork / std::max<std::int64_t>(1, work));
+    const std::int64_t grain =
+        std::max<std::int64_t>(1, kTaskWork / std::max<std::int64_t>(1, work));
     pool_.for_ranges(count, grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) body(i);
     });
@@ -136,8 +137,8 @@ class Tiled {
 template <class T>
 T* tile_memory(std::int64_t count) {
   thread_local GrowingMemory memory;
-  return reinterpret_cast<T*>(memory.at_least(
-      static_cast<std::size_t>(count * kTileRows * kTileColumns) * sizeof(T)));
+  return reinterpret_cast<T*>(
+      memory.at_least(static_cast<std::size_t>(count * kTileRows * kTileColumns) * sizeof(T)));
 }
 
 template <class T>
@@ -203,12 +204,13 @@ class Forward : Tiled<T> {
     for (std::int64_t r = 0; r < t.rows; ++r, out += plan_.outer) {
       const T nan = std::numeric_limits<T>::quiet_NaN();
       if (std::isnan(sum[r]) || !std::isfinite(most[r])) {
-        // exp(s - log(sum)) of a row without a finite sum is NaN somewhere, and so is all it weighs.
+        // exp(s - log(sum)) of a row without a finite sum is NaN somewhere, and so is all it
+        // weighs.
         std::fill_n(out, plan_.outer, nan);
       } else {
         for (std::int64_t j = 0; j < plan_.outer; ++j) out[j] /= sum[r];
       }
-      logs_[t.batch * plan_.rows + t.row + r] = std::isnan(sum[r]) ? nan
+      logs_[t.batch * plan_.rows + t.row + r] = std::isnan(sum[r])    ? nan
                                                 : std::isinf(most[r]) ? most[r]
                                                                       : most[r] + std::log(sum[r]);
     }
@@ -265,7 +267,9 @@ class Backward : Tiled<T> {
     return in_.scratch + plan_.batch * column_tiles_ * kTileColumns * plan_.inner;
   }
   /// The logarithms of the sums as two numbers, each (batch, rows).
-  T* logs() const { return turned_values() + plan_.batch * column_tiles_ * kTileColumns * plan_.outer; }
+  T* logs() const {
+    return turned_values() + plan_.batch * column_tiles_ * kTileColumns * plan_.outer;
+  }
   T* rests() const { return logs() + plan_.batch * plan_.rows; }
   std::uint8_t& rows_flag(const Tile& t) const {
     return in_.flags[plan_.batch * column_tiles_ + t.row_tile];
@@ -281,21 +285,19 @@ class Backward : Tiled<T> {
                    in_.flags[i] = finite(this->rows_of(in_.k, plan_.k, t.batch, t.column),
                                          plan_.k.row, t.columns, plan_.inner);
                });
-    this->each(plan_.batch * row_tiles_, kTileRows * plan_.inner, [&](std::int64_t i) {
-      split_logs(i / row_tiles_, i % row_tiles_);
-    });
+    this->each(plan_.batch * row_tiles_, kTileRows * plan_.inner,
+               [&](std::int64_t i) { split_logs(i / row_tiles_, i % row_tiles_); });
     if (!this->skips_) return;
-    this->each(plan_.batch * row_tiles_, kTileRows * (plan_.inner + plan_.outer),
-               [&](std::int64_t i) {
-                 const Tile t = this->tile(i / row_tiles_, i % row_tiles_, 0);
-                 const T* logs = logs_of(t);
-                 rows_flag(t) =
-                     std::all_of(logs, logs + t.rows,
-                                 [](T x) { return x > -std::numeric_limits<T>::infinity(); }) &&
-                     finite(this->rows_of(in_.q, plan_.q, t.batch, t.row), plan_.q.row, t.rows,
-                            plan_.inner) &&
-                     finite(g_of(t), plan_.g.row, t.rows, plan_.outer);
-               });
+    this->each(
+        plan_.batch * row_tiles_, kTileRows * (plan_.inner + plan_.outer), [&](std::int64_t i) {
+          const Tile t = this->tile(i / row_tiles_, i % row_tiles_, 0);
+          const T* logs = logs_of(t);
+          rows_flag(t) = std::all_of(logs, logs + t.rows,
+                                     [](T x) { return x > -std::numeric_limits<T>::infinity(); }) &&
+                         finite(this->rows_of(in_.q, plan_.q, t.batch, t.row), plan_.q.row, t.rows,
+                                plan_.inner) &&
+                         finite(g_of(t), plan_.g.row, t.rows, plan_.outer);
+        });
   }
 
   /// A logarithm that is large, as of scores of -1e9 that fill a row, has no digits left for the
@@ -327,9 +329,7 @@ class Backward : Tiled<T> {
   }
 
   const T* logs_of(const Tile& t) const { return with_.logs + t.batch * plan_.rows + t.row; }
-  const T* g_of(const Tile& t) const {
-    return this->rows_of(with_.g, plan_.g, t.batch, t.row);
-  }
+  const T* g_of(const Tile& t) const { return this->rows_of(with_.g, plan_.g, t.batch, t.row); }
 
   /// What a tile adds to the gradients of its rows and of its columns.
   void add(const Tile& t, bool to_rows, bool to_columns) {
@@ -388,7 +388,7 @@ template void attend<double>(ThreadPool&, const AttentionPlan&, const AttentionA
                              double*, double*);
 template void attend_grad<float>(ThreadPool&, const AttentionPlan&, const AttentionArrays<float>&,
                                  const AttentionSlopes<float>&);
-template void attend_grad<double>(ThreadPool&, const AttentionPlan&,
-                                  const AttentionArrays<double>&, const AttentionSlopes<double>&);
+template void attend_grad<double>(ThreadPool&, const AttentionPlan&, const AttentionArrays<double>&,
+                                  const AttentionSlopes<double>&);
 
 }  // namespace segfuse::engine

@@ -60,8 +60,8 @@ void with_type(DType dtype, const Function& function) {
 }
 
 /// What both directions need.
-AttentionRefs attention_refs(const ir::Fusion& fusion, const ir::Sizes& sizes,
-                                    ir::ExprId id, std::vector<Ref> operands) {
+AttentionRefs attention_refs(const ir::Fusion& fusion, const ir::Sizes& sizes, ir::ExprId id,
+                             std::vector<Ref> operands) {
   const ir::Expr& expr = fusion.expr(id);
   AttentionRefs refs;
   refs.parts = ir::attention_operands(fusion, expr.op, expr.operands);
@@ -79,7 +79,9 @@ AttentionRefs attention_refs(const ir::Fusion& fusion, const ir::Sizes& sizes,
   plan.fill = fusion.attr<double>(id, "fill");
   const auto& ahead = fusion.attr<ir::Extents>(id, "ahead");
   if (!ahead.empty()) plan.ahead = sizes.of(ahead[0]) - sizes.of(ahead[1]);
-  const auto matrices_of = [&](std::size_t i) { return matrices(refs.operands[i].layout, leading); };
+  const auto matrices_of = [&](std::size_t i) {
+    return matrices(refs.operands[i].layout, leading);
+  };
   plan.q = matrices_of(0);
   plan.k = matrices_of(1);
   plan.v = matrices_of(2);

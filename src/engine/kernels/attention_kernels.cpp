@@ -6,8 +6,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/attention_kernels.cpp"
-#include "engine/kernels/simd_targets.h"
 #include <hwy/foreach_target.h>
+#include "engine/kernels/simd_targets.h"
 // After foreach_target.h:
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
@@ -97,8 +97,8 @@ void multiply(const TileProduct<T>& p) {
   std::int64_t j = 0;
   for (std::int64_t left = p.n / lanes; left > 0; left = (p.n - j) / lanes) {
     // Of few vectors in halves: one alone has too few sums to hide the latency of an addition.
-    const std::int64_t now = left > kWide && left < 2 * kWide ? (left + 1) / 2
-                                                              : std::min<std::int64_t>(left, kWide);
+    const std::int64_t now =
+        left > kWide && left < 2 * kWide ? (left + 1) / 2 : std::min<std::int64_t>(left, kWide);
     if (now == 1) multiply_columns<1>(p, j, 0);
     if (now == 2) multiply_columns<2>(p, j, 0);
     if (kWide > 2 && now == 3) multiply_columns<std::min(3, kWide)>(p, j, 0);
@@ -181,8 +181,7 @@ void weigh(std::int64_t rows, std::int64_t columns, T scale, T* s, T* most, T* s
 }
 
 template <class T>
-void weights(std::int64_t rows, std::int64_t columns, T scale, T* s, const T* logs,
-             const T* rest) {
+void weights(std::int64_t rows, std::int64_t columns, T scale, T* s, const T* logs, const T* rest) {
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto factors = hn::Set(d, scale);
@@ -206,15 +205,14 @@ void slope(const TileMask<T>& t, const T* p, const T* less, T* dp) {
     const T row = less[i];
     for (std::int64_t j = 0; j < seen; ++j) dp[j] = p[j] * (dp[j] - row) * t.scale;
     if (t.mask)
-      for (std::int64_t j = 0; j < seen; ++j)
-        dp[j] = mask[j * t.mask_column] != 0 ? dp[j] : T(0);
+      for (std::int64_t j = 0; j < seen; ++j) dp[j] = mask[j * t.mask_column] != 0 ? dp[j] : T(0);
     for (std::int64_t j = seen; j < t.columns; ++j) dp[j] = T(0);
   }
 }
 
 template <class T>
-void transpose(std::int64_t rows, std::int64_t columns, const T* from, std::int64_t from_row,
-               T* to, std::int64_t to_row) {
+void transpose(std::int64_t rows, std::int64_t columns, const T* from, std::int64_t from_row, T* to,
+               std::int64_t to_row) {
   constexpr std::int64_t kBlock = 16;
   for (std::int64_t i0 = 0; i0 < rows; i0 += kBlock)
     for (std::int64_t j = 0; j < columns; ++j)

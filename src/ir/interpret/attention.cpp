@@ -99,10 +99,9 @@ std::vector<Tensor> evaluate_attention(const Evaluation& e) {
       logs.set(row, log_sum(s));
       for (std::int64_t n = 0; n < a.columns; ++n)
         for (std::int64_t j = 0; j < a.outer; ++j)
-          out.set(row * a.outer + j,
-                  out.at(row * a.outer + j) + std::exp(s[static_cast<std::size_t>(n)] -
-                                                       logs.at(row)) *
-                                                  a.at(2, (b * a.columns + n) * a.outer + j));
+          out.set(row * a.outer + j, out.at(row * a.outer + j) +
+                                         std::exp(s[static_cast<std::size_t>(n)] - logs.at(row)) *
+                                             a.at(2, (b * a.columns + n) * a.outer + j));
     }
     ++b;
   });

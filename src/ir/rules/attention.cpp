@@ -30,9 +30,10 @@ class AttentionRule {
     const Extents& v = shapes_[2];
     const std::size_t rank = q.size();
     if (rank < 2 || k.size() != rank || v.size() != rank)
-      fail("needs (..., M, D), (..., N, D) and (..., N, E) with the same axes before them; found "
-           "{}, {} and {}",
-           text(0), text(1), text(2));
+      fail(
+          "needs (..., M, D), (..., N, D) and (..., N, E) with the same axes before them; found "
+          "{}, {} and {}",
+          text(0), text(1), text(2));
     for (std::size_t a = 0; a + 2 < rank; ++a) {
       need_equal(q[a], k[a], "the leading axes");
       need_equal(q[a], v[a], "the leading axes");

@@ -324,8 +324,8 @@ Case attention_grad_case() {
           {Op::attention_grad},
           {{2, 3, 4}, {2, 5, 4}, {2, 5, 3}, {2, 3}, {2, 3, 3}, {2, 3}},
           [](Builder& b, Inputs x) {
-            const std::vector<ValId> all = b.make_all(
-                Op::attention_grad, {x.begin(), x.end()}, {0.7, -2.0, Extents{1, 0}});
+            const std::vector<ValId> all =
+                b.make_all(Op::attention_grad, {x.begin(), x.end()}, {0.7, -2.0, Extents{1, 0}});
             return b.add(b.add(b.sum(all[0], {1}), b.sum(all[1], {1})),
                          b.pad_axis(b.sum(all[2], {1}), 1, 0, 1));
           }};
@@ -409,8 +409,8 @@ std::vector<Case> composed_cases() {
 
 std::vector<Case> other_cases() {
   std::vector<Case> all;
-  for (const auto& cases : {reduction_cases(), movement_cases(), line_cases(), attention_cases(),
-                            composed_cases()})
+  for (const auto& cases :
+       {reduction_cases(), movement_cases(), line_cases(), attention_cases(), composed_cases()})
     all.insert(all.end(), cases.begin(), cases.end());
   return all;
 }

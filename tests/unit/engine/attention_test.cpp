@@ -75,8 +75,8 @@ struct Attention {
     Builder b(f);
     const std::vector<ValId> operands(ids.begin(), ids.end() - (gradient ? 1 : 0));
     Extents by;
-    if (ahead) by = {Extent(std::max<std::int64_t>(*ahead, 0)),
-                     Extent(std::max<std::int64_t>(-*ahead, 0))};
+    if (ahead)
+      by = {Extent(std::max<std::int64_t>(*ahead, 0)), Extent(std::max<std::int64_t>(-*ahead, 0))};
     const std::vector<ValId> results = b.make_all(Op::attention, operands, {scale, fill, by});
     for (const ValId result : results) f.add_output(result);
     if (gradient) {
@@ -127,10 +127,17 @@ INSTANTIATE_TEST_SUITE_P(On, AttentionOn, ::testing::Values("loops", "compiled")
 
 TEST_P(AttentionOn, IsTheFormulaAtAllSizes) {
   for (const DType dtype : {DType::kF32, DType::kF64})
-    for (const auto& [m, n, d, e] : std::vector<std::array<std::int64_t, 4>>{
-             {1, 1, 1, 1}, {1, 257, 33, 5}, {97, 129, 33, 17}, {257, 1, 8, 64}, {96, 128, 4, 66},
-             {95, 127, 7, 3}, {200, 260, 2, 1}, {3, 0, 2, 2}, {0, 3, 2, 2}, {4, 5, 0, 3},
-             {4, 5, 3, 0}}) {
+    for (const auto& [m, n, d, e] : std::vector<std::array<std::int64_t, 4>>{{1, 1, 1, 1},
+                                                                             {1, 257, 33, 5},
+                                                                             {97, 129, 33, 17},
+                                                                             {257, 1, 8, 64},
+                                                                             {96, 128, 4, 66},
+                                                                             {95, 127, 7, 3},
+                                                                             {200, 260, 2, 1},
+                                                                             {3, 0, 2, 2},
+                                                                             {0, 3, 2, 2},
+                                                                             {4, 5, 0, 3},
+                                                                             {4, 5, 3, 0}}) {
       Attention a;
       a.dtype = dtype;
       std::tie(a.rows, a.columns, a.inner, a.outer) = std::tuple(m, n, d, e);
@@ -233,8 +240,7 @@ TEST_P(AttentionOn, ABatchHasTheBitsOfItsRowsAlone) {
       Shape shape = input.shape();
       shape[0] = 1;
       Tensor part(input.dtype(), shape);
-      for (std::int64_t i = 0; i < part.size(); ++i)
-        part.set(i, input.at(batch * part.size() + i));
+      for (std::int64_t i = 0; i < part.size(); ++i) part.set(i, input.at(batch * part.size() + i));
       mine.push_back(part);
     }
     const auto alone = Executable(one.fusion(), pool, {.backend = GetParam()}).run(mine);
@@ -323,8 +329,8 @@ class Written {
                     double fill, const auto& input, const std::vector<Shape>& shapes) {
     ops::Value seen = input(shapes[static_cast<std::size_t>(below(6))], DType::kBool);
     if (coin()) {
-      const ops::Value rows = ops::unsqueeze(f.iota(m), 1) +
-                              f.constant(static_cast<double>(below(4)) - 1, DType::kI64);
+      const ops::Value rows =
+          ops::unsqueeze(f.iota(m), 1) + f.constant(static_cast<double>(below(4)) - 1, DType::kI64);
       const ops::Value columns = f.iota(n);
       const ops::Value band = coin()   ? columns <= rows
                               : coin() ? ops::logical_not(columns > rows)
@@ -408,9 +414,9 @@ TEST(AttentionFound, WhatIsReadWithinOrMeansSomethingElseStays) {
   Fusion f = ir::parse("fusion { %q = input \"q\" : f32[2, 5, 4] %v = input \"v\" : f32[2, 5, 3] " +
                        product + scaled + softmax + kResult + " }");
   EXPECT_TRUE(compiler::find_attention(f));
-  expect_not_found(product + plain + softmax + kResult);                    // neg is no scale
-  expect_not_found(product + scaled + softmax + kResult + " output %p ");   // the weights are read
-  expect_not_found(product + scaled + softmax + kResult + " output %s ");   // the scores are read
+  expect_not_found(product + plain + softmax + kResult);                   // neg is no scale
+  expect_not_found(product + scaled + softmax + kResult + " output %p ");  // the weights are read
+  expect_not_found(product + scaled + softmax + kResult + " output %s ");  // the scores are read
   expect_not_found(product + scaled + softmax + kResult + " output %l ");
   for (const char* read : {"%p", "%t", "%s"})
     expect_not_found(product + scaled + softmax + kResult + "%x = neg(" + read + ") output %x ");

@@ -204,9 +204,8 @@ std::map<std::string, Case> attentions() {
               const Attribute how[] = {0.5, -1e9, Sizes{2, 0}};
               return f.apply("attention", x, how)[0];
             }}},
-          {"attention_grad", {shapes, [](FusionBuilder&, X x) {
-                                return grad(sum(square(attention_of(x))), x[1]);
-                              }}}};
+          {"attention_grad",
+           {shapes, [](FusionBuilder&, X x) { return grad(sum(square(attention_of(x))), x[1]); }}}};
 }
 
 TEST(Ops, AttentionIsFoundWhenAProgramIsBuilt) {
@@ -217,7 +216,8 @@ TEST(Ops, AttentionIsFoundWhenAProgramIsBuilt) {
   f.output(attention_of(x));
   EXPECT_THAT(f.text(), HasSubstr("exp("));
   EXPECT_THAT(f.build().emit("segments"), HasSubstr("attention"));
-  EXPECT_THAT(f.build().emit("ir"), HasSubstr("attention(%0, %1, %2) {scale=0.5, fill=-inf, ahead=["));
+  EXPECT_THAT(f.build().emit("ir"),
+              HasSubstr("attention(%0, %1, %2) {scale=0.5, fill=-inf, ahead=["));
 }
 
 TEST(Ops, EveryOtherOperationRuns) {
