@@ -4,10 +4,11 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/kernels/simd_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/kernels/attention_kernels.cpp"
 #include <hwy/foreach_target.h>
-#include "engine/kernels/simd_targets.h"
 // After foreach_target.h:
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
