@@ -71,7 +71,7 @@ def test_it_is_the_formula(sizes, dtype):
     mask[0] = True
     for more in ({}, {"causal": 0}, {"causal": 3, "scale": 0.5}, {"mask": mask},
                  {"causal": 0, "mask": mask, "bias": draw((q.shape[-2], k.shape[-2]), 5, dtype)}):  # fmt: skip
-        function = lambda q, k, v: by_hand(q, k, v, **more)  # noqa: B023, E731
+        function = lambda q, k, v: by_hand(q, k, v, **more)  # noqa: E731
         assert is_found(function, q, k, v), more
         found = segfuse.compile(function)(q, k, v)
         assert found.dtype == q.dtype
@@ -138,7 +138,7 @@ def test_masked_rows_and_what_is_not_finite_are_what_the_products_make_of_them()
         arrays = [x.copy() for x in (q, k, v)]
         arrays[which][0, 1, 128, 2] = value
         for causal in (None, 0):
-            found = segfuse.compile(lambda *a: by_hand(*a, causal=causal))(*arrays)  # noqa: B023
+            found = segfuse.compile(lambda *a: by_hand(*a, causal=causal))(*arrays)
             expected = oracle(*arrays, causal=causal)
             np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
             np.testing.assert_allclose(found, expected, atol=1e-12)
@@ -226,7 +226,7 @@ def test_a_torch_call_with_its_options_is_what_is_compiled_by_hand(torch, heads)
         ({}, {}), ({"is_causal": True}, {"is_causal": True}), ({"scale": 0.2}, {"scale": 0.2}),
         ({"attn_mask": lower}, {"mask": lower.numpy()}), ({"attn_mask": bias}, {"bias": bias.numpy()}),
     ]:  # fmt: skip
-        compiled = segfuse.compile(lambda q, k, v: ours(q, k, v, **mine))  # noqa: B023
+        compiled = segfuse.compile(lambda q, k, v: ours(q, k, v, **mine))
         assert "attention(" in compiled.emit("ir", q, k, v)
         expected = f(q, k, v, enable_gqa=heads != 4, **theirs)
         torch.testing.assert_close(compiled(q, k, v), expected, atol=2e-6, rtol=2e-6)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "engine/device/device_planner.h"
 #include "engine/exec/matmul.h"
 #include "segfuse/error.h"
@@ -36,6 +37,8 @@ void DevicePlanner::plan_library(ir::ExprId id) {
     case ir::OpaqueOp::semicrf_loss:
     case ir::OpaqueOp::semicrf_loss_grad: return add_crf(id);
   }
+  throw InternalError(
+      fmt::format("'{}' was not written out for a device", ir::info(fusion_.expr(id).op).name));
 }
 
 void DevicePlanner::add_product(ir::ExprId id) {
