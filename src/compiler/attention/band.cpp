@@ -87,7 +87,7 @@ std::optional<Affine> affine(const Fusion& fusion, ValId val) {
     case Op::neg:
       return sum(Affine{std::vector<std::int64_t>(rank, 0), Extent(0)},
                  affine(fusion, e->operands[0]), -1);
-    default: return {};  // no other keeps positions in order
+    default: return {};  // any other: it may put positions in another order
   }
 }
 
@@ -164,7 +164,7 @@ std::optional<Band> band_of(const Fusion& fusion, ValId mask) {
       const auto band = band_of(fusion, e->operands[0]);
       return e->op == Op::ne ? band : turned(band);
     }
-    default: return {};  // content decides
+    default: return {};  // any other: content decides
   }
 }
 
