@@ -230,3 +230,13 @@ def test_a_torch_call_with_its_options_is_what_is_compiled_by_hand(torch, heads)
         assert "attention(" in compiled.emit("ir", q, k, v)
         expected = f(q, k, v, enable_gqa=heads != 4, **theirs)
         torch.testing.assert_close(compiled(q, k, v), expected, atol=2e-6, rtol=2e-6)
+
+
+def test_gpus_and_programs_in_c_get_products_and_a_softmax():
+    arrays = qkv((2,), 9, 9, 3, 2)
+    forward = segfuse.compile(lambda q, k, v: by_hand(q, k, v, causal=0))
+    gradients = segfuse.grad(lambda q, k, v: loss(q, k, v, causal=0), argnums=(0, 1, 2))
+    for function in (forward, gradients):
+        for kind in ("c", "cuda"):
+            text = function.emit(kind, *arrays)
+            assert "attention" not in text and "exp" in text
