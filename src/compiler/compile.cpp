@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "compiler/attention.h"
 #include "compiler/codegen/cpu/print_c.h"
 #include "compiler/codegen/cuda/prelude.h"
 #include "compiler/codegen/cuda/print_cuda.h"
@@ -18,16 +19,17 @@ struct CompiledFusion::Group {
 
 namespace {
 
-SegmentedFusion cut(ir::Fusion fusion, const SizeHints& hints) {
+SegmentedFusion cut(ir::Fusion fusion, const CompileOptions& options) {
+  if (options.attention_written_out || options.target == Target::kCuda) write_attention_out(fusion);
   run_passes(fusion);
-  return segment(std::move(fusion), {.hints = hints});
+  return segment(std::move(fusion), {.hints = options.hints});
 }
 
 }  // namespace
 
 CompiledFusion::CompiledFusion(ir::Fusion fusion, CompileOptions options)
     : options_(std::move(options)),
-      segmented_(cut(std::move(fusion), options_.hints)),
+      segmented_(cut(std::move(fusion), options_)),
       groups_(segmented_.groups()),
       fusion_(segmented_.fusion()),
       made_(groups_.size()) {}

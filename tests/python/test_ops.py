@@ -198,6 +198,7 @@ OTHERS = {
 def test_every_other_operation_has_a_case():
     by_hand = {"random_uniform", "semicrf_loss", "semicrf_loss_grad"}  # below
     by_hand.add("scan")  # test_scan.py: its function is segfuse.scan
+    by_hand |= {"attention", "attention_grad"}  # test_attention.py: they are found
     rest = {name for name in OPERATIONS if name not in ELEMENTWISE}
     assert rest == set(OTHERS) | by_hand
 

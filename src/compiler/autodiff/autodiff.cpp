@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "compiler/attention.h"
 #include "compiler/autodiff/padded.h"
 #include "compiler/autodiff/rules.h"
 #include "ir/builder.h"
@@ -89,6 +90,28 @@ class Reverse {
   std::vector<ExprId> order_;
 };
 
+/// Attention whose bias is differentiated, and gradients of attention, have no rule: they are
+/// written out, and what they were is known by what they are now.
+void write_out_for(ir::Fusion& fusion, std::vector<ValId>& outputs, std::vector<ValId>& wrt) {
+  std::vector<bool> active(fusion.storage().vals.size(), false);
+  for (const ValId id : wrt) active[id.index] = true;
+  Replaced replaced;
+  for (const ExprId id : fusion.sorted_exprs()) {
+    const ir::Expr e = fusion.expr(id);
+    const auto is_active = [&](ValId val) {
+      return is_float(fusion.val(val).dtype) && active[val.index];
+    };
+    if (std::none_of(e.operands.begin(), e.operands.end(), is_active)) continue;
+    for (const ValId result : e.results) active[result.index] = true;
+    const bool bias =
+        e.op == ir::Op::attention && e.operands.size() > 3 && is_active(e.operands[3]);
+    if (bias || e.op == ir::Op::attention_grad) write_attention_out(fusion, id, replaced);
+  }
+  for (std::vector<ValId>* list : {&outputs, &wrt})
+    for (ValId& id : *list)
+      if (const auto found = replaced.find(id); found != replaced.end()) id = found->second;
+}
+
 }  // namespace
 
 std::vector<ValId> vjp(ir::Fusion& fusion, std::span<const ValId> outputs,
@@ -116,11 +139,14 @@ std::vector<ValId> vjp(ir::Fusion& fusion, std::span<const ValId> outputs,
           fmt::format("found a {} value to differentiate with respect to; only floating point "
                       "values have gradients",
                       name_of(fusion.val(id).dtype)));
-  Reverse reverse(fusion, wrt);
-  for (std::size_t i = 0; i < outputs.size(); ++i) reverse.seed(outputs[i], cotangents[i]);
+  std::vector<ValId> from(outputs.begin(), outputs.end());
+  std::vector<ValId> to(wrt.begin(), wrt.end());
+  write_out_for(fusion, from, to);
+  Reverse reverse(fusion, to);
+  for (std::size_t i = 0; i < from.size(); ++i) reverse.seed(from[i], cotangents[i]);
   reverse.sweep();
   std::vector<ValId> result;
-  for (const ValId id : wrt) result.push_back(reverse.adjoint_or_zero(id));
+  for (const ValId id : to) result.push_back(reverse.adjoint_or_zero(id));
   return result;
 }
 

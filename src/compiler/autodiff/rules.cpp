@@ -132,6 +132,7 @@ class Adjoint {
   void semicrf();
   void scan();
   void sort();
+  void attention();
   Ex moved_along(Ex x, bool later, double first) const;
   Ex linear_scan(Ex a, Ex b, bool reverse) const;
   Ex flattened(Ex matrix_stack) const;
@@ -469,6 +470,19 @@ void Adjoint::sort() {
   give(0, value(b_.gather(cotangents_[0], back, along)));
 }
 
+/// The bias is no concern here: where it is wanted, the attention was written out (vjp).
+void Adjoint::attention() {
+  const bool has_result = cotangents_[0].valid();
+  const ValId g = has_result ? cotangents_[0]
+                             : b_.full(0, b_.val(e_.results[0]).shape, b_.val(e_.results[0]).dtype);
+  Ex rows = value(b_.sum(b_.mul(g, e_.results[0]), {-1}));
+  if (cotangents_[1].valid()) rows = rows - value(cotangents_[1]);
+  std::vector<ValId> operands = e_.operands;
+  operands.insert(operands.end(), {e_.results[1], g, rows.id});
+  const std::vector<ValId> all = b_.make_all(Op::attention_grad, operands, e_.attrs);
+  for (std::size_t i = 0; i < 3; ++i) give(i, value(all[i]));
+}
+
 void Adjoint::opaque() {
   switch (ir::as<ir::OpaqueOp>(e_.op)) {
     case ir::OpaqueOp::matmul: return matmul();
@@ -481,6 +495,8 @@ void Adjoint::opaque() {
     case ir::OpaqueOp::linear_scan: return scan();
     case ir::OpaqueOp::scan: break;  // has rules of its own
     case ir::OpaqueOp::sort: return sort();
+    case ir::OpaqueOp::attention: return attention();
+    case ir::OpaqueOp::attention_grad: break;  // products and sums by now
     case ir::OpaqueOp::semicrf_loss_grad: break;
   }
   throw UsageError(fmt::format(

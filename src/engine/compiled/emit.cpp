@@ -125,7 +125,9 @@ void make_cuda_kernels(const ir::Fusion& fusion, const compiler::SizeHints& size
 
 compiler::cpu::CProgram print_program(const ir::Fusion& fusion, const compiler::CompileOptions& how,
                                       std::string_view name) {
-  Emission emission(fusion, how);
+  compiler::CompileOptions plain = how;
+  plain.attention_written_out = true;  // no library is there
+  Emission emission(fusion, plain);
   std::vector<compiler::cpu::ProgramGroup> groups;
   emission.each([&](EmittedGroup& group) {
     groups.push_back({group.group, group.kind, std::move(group.lowered)});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "engine/device/device_planner.h"
 #include "engine/exec/matmul.h"
 #include "segfuse/error.h"
@@ -31,9 +32,13 @@ void DevicePlanner::plan_library(ir::ExprId id) {
       throw UsageError(
           "scan: programs with a scan run on the CPU only; found a GPU, expected device \"cpu\"");
     case ir::OpaqueOp::sort: return add_sort(id);
+    case ir::OpaqueOp::attention:
+    case ir::OpaqueOp::attention_grad: break;  // products and softmax by now
     case ir::OpaqueOp::semicrf_loss:
     case ir::OpaqueOp::semicrf_loss_grad: return add_crf(id);
   }
+  throw InternalError(
+      fmt::format("'{}' was not written out for a device", ir::info(fusion_.expr(id).op).name));
 }
 
 void DevicePlanner::add_product(ir::ExprId id) {

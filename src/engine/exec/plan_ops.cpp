@@ -96,6 +96,8 @@ void CpuPlanner::plan_expr(ir::ExprId id) {
         case ir::OpaqueOp::linear_scan: return plan_scan(id);
         case ir::OpaqueOp::scan: return plan_steps(id);
         case ir::OpaqueOp::sort: return plan_sort(id);
+        case ir::OpaqueOp::attention: return plan_attention(id);
+        case ir::OpaqueOp::attention_grad: return plan_attention_grad(id);
         case ir::OpaqueOp::semicrf_loss:
         case ir::OpaqueOp::semicrf_loss_grad: return plan_semicrf(id);
       }

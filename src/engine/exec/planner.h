@@ -57,6 +57,10 @@ class CpuPlanner final : public PlanBuilder {
   void plan_matmul(ir::ExprId id);
   void plan_scan(ir::ExprId id);
   void plan_sort(ir::ExprId id);
+  /// As its kernels can read them: what has no rows in memory is copied.
+  std::vector<Ref> attention_operands(ir::ExprId id);
+  void plan_attention(ir::ExprId id);
+  void plan_attention_grad(ir::ExprId id);
   void plan_steps(ir::ExprId id);
   CpuPlan plan_body(ir::ExprId id, std::span<const Shape> shapes);
   void add_scan_step(ir::ExprId id, const std::vector<Ref>& operands,

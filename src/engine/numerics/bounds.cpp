@@ -201,6 +201,13 @@ std::vector<Tensor> literal_errors(const Evaluation& e, const std::vector<Tensor
   return {map(results[0], [&](double r, std::int64_t) { return u * std::abs(r); })};
 }
 
+std::vector<Tensor> unknown(const std::vector<Tensor>& results) {
+  std::vector<Tensor> errors;
+  for (const Tensor& result : results)
+    errors.push_back(map(result, [](double, std::int64_t) { return kUnbounded; }));
+  return errors;
+}
+
 std::vector<Tensor> own_errors(const Evaluation& e, const std::vector<Tensor>& results,
                                Functions functions) {
   const ir::Op op = e.expr().op;
@@ -228,6 +235,8 @@ std::vector<Tensor> own_errors(const Evaluation& e, const std::vector<Tensor>& r
     case ir::OpaqueOp::cumlogsumexp:
     case ir::OpaqueOp::linear_scan: return {scan_error(e, results[0])};
     case ir::OpaqueOp::sort: return no_errors(results);
+    case ir::OpaqueOp::attention:  // exponentials of sums that nothing bounds
+    case ir::OpaqueOp::attention_grad: return unknown(results);
     case ir::OpaqueOp::scan:  // judged step by step
     case ir::OpaqueOp::semicrf_loss:
     case ir::OpaqueOp::semicrf_loss_grad: break;
@@ -284,13 +293,6 @@ Tensor through_fmod(std::span<const Judged> operands, const Tensor& result) {
     const bool same = std::abs(r) >= moved && std::abs(r) + moved < b - of_b;
     return same ? moved : 2 * (b + of_b);
   });
-}
-
-std::vector<Tensor> unknown(const std::vector<Tensor>& results) {
-  std::vector<Tensor> errors;
-  for (const Tensor& result : results)
-    errors.push_back(map(result, [](double, std::int64_t) { return kUnbounded; }));
-  return errors;
 }
 
 std::vector<Tensor> through_elementwise(const Evaluation& e, std::span<const Judged> operands,

@@ -146,6 +146,8 @@ bool counts(const Live* live, std::int64_t element) {
     case ir::OpaqueOp::cumlogsumexp:
     case ir::OpaqueOp::linear_scan:
     case ir::OpaqueOp::scan:  // indices within the body are checked as it runs
+    case ir::OpaqueOp::attention:
+    case ir::OpaqueOp::attention_grad:
     case ir::OpaqueOp::sort: break;
     case ir::OpaqueOp::semicrf_loss: return check_labels(e, e.operands.size() - 3);
     case ir::OpaqueOp::semicrf_loss_grad: return check_labels(e, e.operands.size() - 4);

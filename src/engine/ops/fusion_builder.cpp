@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compiler/attention.h"
 #include "compiler/autodiff.h"
 #include "engine/ops/state.h"
 #include "engine/program_state.h"
@@ -202,7 +203,9 @@ Program FusionBuilder::build() const {
         fmt::format("the Fusion '{}' has no output, expected at least one before it is built",
                     state_->fusion.name()));
   ir::verify(state_->fusion);
-  return Program(std::make_shared<Program::State>(state_->fusion));
+  ir::Fusion fusion = state_->fusion;
+  if (compiler::find_attention(fusion)) ir::verify(fusion);
+  return Program(std::make_shared<Program::State>(std::move(fusion)));
 }
 
 std::string FusionBuilder::text() const { return ir::print(state_->fusion); }
@@ -219,6 +222,10 @@ std::vector<Value> vjp(std::span<const Value> outputs, std::span<const Value> co
   std::vector<ir::ValId> ids[3];
   for (std::size_t i = 0; i < 3; ++i)
     for (const Value& value : groups[i]) ids[i].push_back(own(state, "vjp", value));
+  compiler::Replaced replaced;
+  compiler::find_attention(state->fusion, ids[0], ids[2], replaced);
+  for (ir::ValId& id : ids[0])
+    if (const auto found = replaced.find(id); found != replaced.end()) id = found->second;
   std::vector<Value> results;
   for (const ir::ValId id : compiler::vjp(state->fusion, ids[0], ids[1], ids[2]))
     results.emplace_back(state, id.index);

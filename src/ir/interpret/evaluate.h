@@ -47,6 +47,8 @@ std::vector<Tensor> evaluate_matmul(const Evaluation& e);
 std::vector<Tensor> evaluate_scan(const Evaluation& e);
 std::vector<Tensor> evaluate_loop(const Evaluation& e, const OpaqueOps& opaque);
 std::vector<Tensor> evaluate_sort(const Evaluation& e);
+std::vector<Tensor> evaluate_attention(const Evaluation& e);
+std::vector<Tensor> evaluate_attention_grad(const Evaluation& e);
 
 /// All values of a Fusion, by ValId and wide; those of the inputs are given.
 std::vector<Tensor> evaluate_all(const Fusion& fusion, const Sizes& sizes,

@@ -41,6 +41,8 @@ std::vector<Tensor> evaluate_opaque(const Evaluation& e, const OpaqueOps& opaque
     case OpaqueOp::linear_scan: return evaluate_scan(e);
     case OpaqueOp::scan: return evaluate_loop(e, opaque);
     case OpaqueOp::sort: return evaluate_sort(e);
+    case OpaqueOp::attention: return evaluate_attention(e);
+    case OpaqueOp::attention_grad: return evaluate_attention_grad(e);
     case OpaqueOp::semicrf_loss: function = &opaque.semicrf_loss; break;
     case OpaqueOp::semicrf_loss_grad: function = &opaque.semicrf_loss_grad; break;
   }

@@ -553,6 +553,8 @@ std::vector<ValueType> Rule::opaque() const {
     case OpaqueOp::linear_scan: return {scanned()};
     case OpaqueOp::scan: return infer_scan(fusion_, operands_, attrs_);
     case OpaqueOp::sort: return sorted();
+    case OpaqueOp::attention:
+    case OpaqueOp::attention_grad: return infer_attention(fusion_, op_, operands_, attrs_);
     case OpaqueOp::semicrf_loss:
     case OpaqueOp::semicrf_loss_grad: break;
   }

@@ -20,6 +20,10 @@ struct ValueType {
 std::vector<ValueType> infer(Fusion& fusion, Op op, std::span<const ValId> operands,
                              const Attrs& attrs);
 
+/// The same for an attention and its gradients.
+std::vector<ValueType> infer_attention(Fusion& fusion, Op op, std::span<const ValId> operands,
+                                       const Attrs& attrs);
+
 /// The same for a scan, whose attributes have their types.
 std::vector<ValueType> infer_scan(Fusion& fusion, std::span<const ValId> operands,
                                   const Attrs& attrs);

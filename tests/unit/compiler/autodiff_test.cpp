@@ -302,6 +302,41 @@ Case scan_case(const char* name, std::int64_t reverse) {
   return {name, {Op::scan}, {{3}, {4, 2}, {5, 3}}, build};
 }
 
+/// The values and the logarithms, of which the mask is a constant.
+Case attention_case(const char* name, bool bias, bool mask, Extents ahead) {
+  std::vector<Shape> shapes{{2, 3, 4}, {2, 5, 4}, {2, 5, 3}};
+  if (bias) shapes.push_back({1, 3, 5});
+  const auto build = [=](Builder& b, Inputs x) {
+    std::vector<ValId> operands(x.begin(), x.end());
+    if (mask) {
+      const ValId odd = b.fmod(b.iota(5, DType::kF64), b.constant(2, DType::kF64));
+      operands.push_back(b.broadcast(b.gt(b.constant(1, DType::kF64), odd), {2}, {1, 1, 5}));
+    }
+    const std::vector<ValId> all = b.make_all(Op::attention, operands, {0.7, -2.0, ahead});
+    return b.mul(all[0], b.unsqueeze(b.sin(all[1]), -1));
+  };
+  return {name, {Op::attention}, shapes, build};
+}
+
+/// Of gradients, which are differentiated as what they are made of.
+Case attention_grad_case() {
+  return {"attention_grad",
+          {Op::attention_grad},
+          {{2, 3, 4}, {2, 5, 4}, {2, 5, 3}, {2, 3}, {2, 3, 3}, {2, 3}},
+          [](Builder& b, Inputs x) {
+            const std::vector<ValId> all =
+                b.make_all(Op::attention_grad, {x.begin(), x.end()}, {0.7, -2.0, Extents{1, 0}});
+            return b.add(b.add(b.sum(all[0], {1}), b.sum(all[1], {1})),
+                         b.pad_axis(b.sum(all[2], {1}), 1, 0, 1));
+          }};
+}
+
+std::vector<Case> attention_cases() {
+  return {attention_case("attention", false, false, {}),
+          attention_case("attention_masked", false, true, {1, 0}),
+          attention_case("attention_biased", true, true, {0, 1}), attention_grad_case()};
+}
+
 std::vector<Case> line_cases() {
   return {line_case("cumsum", Op::cumsum, 0),
           line_case("cumsum_reversed", Op::cumsum, 1),
@@ -374,7 +409,8 @@ std::vector<Case> composed_cases() {
 
 std::vector<Case> other_cases() {
   std::vector<Case> all;
-  for (const auto& cases : {reduction_cases(), movement_cases(), line_cases(), composed_cases()})
+  for (const auto& cases :
+       {reduction_cases(), movement_cases(), line_cases(), attention_cases(), composed_cases()})
     all.insert(all.end(), cases.begin(), cases.end());
   return all;
 }

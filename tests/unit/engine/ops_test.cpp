@@ -188,10 +188,43 @@ std::map<std::string, Case> movements() {
   };
 }
 
+/// As people write it: it is found when the program is built, or differentiated.
+Value attention_of(X x) {
+  const Value scores = matmul(x[0], x[1], false, true) * 0.5;
+  const Value rows = unsqueeze(x[0].fusion().iota(3), 1);
+  const Value seen = x[0].fusion().iota(4) <= rows;
+  return matmul(softmax(where(seen, scores, -std::numeric_limits<double>::infinity())), x[2]);
+}
+
+std::map<std::string, Case> attentions() {
+  const std::vector<Shape> shapes{{2, 3, 4}, {2, 4, 4}, {2, 4, 5}};
+  return {{"attention",
+           {shapes,
+            [](FusionBuilder& f, X x) {
+              const Attribute how[] = {0.5, -1e9, Sizes{2, 0}};
+              return f.apply("attention", x, how)[0];
+            }}},
+          {"attention_grad",
+           {shapes, [](FusionBuilder&, X x) { return grad(sum(square(attention_of(x))), x[1]); }}}};
+}
+
+TEST(Ops, AttentionIsFoundWhenAProgramIsBuilt) {
+  FusionBuilder f;
+  std::vector<Value> x;
+  for (const Sizes& shape : {Sizes{"B", 3, 4}, Sizes{"B", 4, 4}, Sizes{"B", 4, 5}})
+    x.push_back(f.input("x" + std::to_string(x.size()), DType::kF32, shape));
+  f.output(attention_of(x));
+  EXPECT_THAT(f.text(), HasSubstr("exp("));
+  EXPECT_THAT(f.build().emit("segments"), HasSubstr("attention"));
+  EXPECT_THAT(f.build().emit("ir"),
+              HasSubstr("attention(%0, %1, %2) {scale=0.5, fill=-inf, ahead=["));
+}
+
 TEST(Ops, EveryOtherOperationRuns) {
   std::map<std::string, Case> cases = reductions();
   cases.merge(movements());
   cases.merge(scans());
+  cases.merge(attentions());
   for (const OperationInfo& op : operations()) {
     if (op.kind == "elementwise" && !op.types.empty()) continue;
     if (op.name.starts_with("semicrf_")) continue;  // below

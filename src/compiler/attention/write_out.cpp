@@ -1,0 +1,95 @@
+#include "compiler/attention.h"
+#include "ir/attention.h"
+#include "ir/builder.h"
+
+namespace segfuse::compiler {
+namespace {
+
+using ir::Builder;
+using ir::Expr;
+using ir::ExprId;
+using ir::Extents;
+using ir::Op;
+using ir::ValId;
+
+class Writer {
+ public:
+  Writer(ir::Fusion& fusion, ExprId id)
+      : b_(fusion),
+        e_(fusion.expr(id)),
+        parts_(ir::attention_operands(fusion, e_.op, e_.operands)) {}
+
+  std::vector<ValId> run() {
+    const ValId q = e_.operands[0];
+    const ValId k = e_.operands[1];
+    const ValId v = e_.operands[2];
+    const ValId s = scores();
+    if (e_.op == Op::attention) {
+      const ValId logs = b_.logsumexp(s, {-1});
+      return {b_.matmul(weights(s, logs), v), logs};
+    }
+    const ValId p = weights(s, e_.operands[parts_.rest]);
+    const ValId g = e_.operands[parts_.rest + 1];
+    const ValId rows = b_.unsqueeze(e_.operands[parts_.rest + 2], -1);
+    ValId ds = b_.mul(p, b_.sub(b_.matmul(g, v, false, true), rows));
+    if (seen_.valid()) ds = b_.where(seen_, ds, b_.constant_like(0, ds));
+    ds = scaled(ds);
+    return {b_.matmul(ds, k), b_.matmul(ds, q, true, false), b_.matmul(p, g, true, false)};
+  }
+
+ private:
+  ValId scaled(ValId s) {
+    const double scale = e_.attr<double>("scale");
+    return scale == 1 ? s : b_.mul(s, b_.constant_like(scale, s));
+  }
+  ValId weights(ValId s, ValId logs) { return b_.exp(b_.sub(s, b_.unsqueeze(logs, -1))); }
+
+  ValId scores() {
+    ValId s = scaled(b_.matmul(e_.operands[0], e_.operands[1], false, true));
+    if (parts_.bias) s = b_.add(s, e_.operands[*parts_.bias]);
+    if (parts_.mask) seen_ = e_.operands[*parts_.mask];
+    const auto& ahead = e_.attr<Extents>("ahead");
+    if (!ahead.empty()) {
+      const Extents shape = b_.val(s).shape;
+      const ValId rows = b_.add(b_.unsqueeze(b_.iota(shape[shape.size() - 2]), 1),
+                                b_.extent(ahead[0], DType::kI64));
+      const ValId columns = b_.add(b_.iota(shape.back()), b_.extent(ahead[1], DType::kI64));
+      const ValId band = b_.le(columns, rows);
+      seen_ = seen_.valid() ? b_.logical_and(seen_, band) : band;
+    }
+    return seen_.valid() ? b_.where(seen_, s, b_.constant_like(e_.attr<double>("fill"), s)) : s;
+  }
+
+  Builder b_;
+  const Expr e_;  // a copy: building moves storage
+  ir::AttentionOperands parts_;
+  ValId seen_;
+};
+
+}  // namespace
+
+void write_attention_out(ir::Fusion& fusion, ExprId attention, Replaced& replaced) {
+  const std::vector<ValId> old = fusion.expr(attention).results;
+  const std::vector<ValId> with = Writer(fusion, attention).run();
+  for (std::size_t i = 0; i < old.size(); ++i) {
+    ValId result = with[i];
+    const Extents shape = fusion.val(old[i]).shape;
+    if (fusion.val(result).shape != shape) {
+      std::vector<std::int64_t> axes;
+      for (std::size_t a = 0; a < shape.size(); ++a) axes.push_back(static_cast<std::int64_t>(a));
+      result = Builder(fusion).broadcast(result, axes, shape);
+    }
+    fusion.redirect_uses(old[i], result);
+    replaced[old[i]] = result;
+  }
+}
+
+bool write_attention_out(ir::Fusion& fusion) {
+  Replaced replaced;
+  for (const ExprId id : fusion.live_exprs())
+    if (const Op op = fusion.expr(id).op; op == Op::attention || op == Op::attention_grad)
+      write_attention_out(fusion, id, replaced);
+  return !replaced.empty();
+}
+
+}  // namespace segfuse::compiler
