@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shlex
 import unittest
 
 import tool
@@ -360,7 +361,7 @@ class CliTest(tool.ToolTest):
             for name, path in places.items():
                 arguments = arguments.replace("{" + name + "}", str(path))
             with self.subTest(row=row):
-                result = tool.run(*arguments.split(), check=int(code))
+                result = tool.run(*shlex.split(arguments), check=int(code))
                 self.assertIn(words, result.stderr)
                 # A slow machine shows how far a training is.
                 said = [line for line in result.stderr.strip().splitlines()
