@@ -152,7 +152,7 @@ const Program& program_of(nb::handle compiled) {
 namespace {
 
 nb::list run_compiled(Compiled& compiled, const nb::list& arrays,
-             const std::vector<std::size_t>& overwritten, bool reference) {
+                      const std::vector<std::size_t>& overwritten, bool reference) {
   const std::vector<ValueInfo> wanted = compiled.program().inputs();
   if (arrays.size() != wanted.size())
     throw UsageError(fmt::format("the Fusion '{}' has {} inputs; {} were given",
