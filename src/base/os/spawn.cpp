@@ -142,7 +142,7 @@ class Setup {
 
   posix_spawn_file_actions_t actions_{};
   posix_spawnattr_t attributes_{};
-  int directory_ = -1;  ///< where the child begins, if the library cannot be told
+  int directory_ = -1;  ///< where the child begins, where the library lacks the call
 };
 
 /// Where one stream's bytes go.
