@@ -42,7 +42,7 @@ void CpuEngine::set_threads(int threads) {
   const std::lock_guard lock(mutex_);
   if (threads == threads_) return;
   threads_ = threads;
-  engines_ = {};
+  engines_ = Engines();
 }
 
 int CpuEngine::threads() {

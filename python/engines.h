@@ -37,8 +37,10 @@ class CpuEngine {
   }
 
  private:
+  using Engines = std::tuple<std::unique_ptr<semicrf::Engine>, std::unique_ptr<semicrf::Inference>>;
+
   std::mutex mutex_;
-  std::tuple<std::unique_ptr<semicrf::Engine>, std::unique_ptr<semicrf::Inference>> engines_;
+  Engines engines_;
   std::atomic<int> threads_ = 0;
 };
 

@@ -151,8 +151,8 @@ const Program& program_of(nb::handle compiled) {
 
 namespace {
 
-nb::list run(Compiled& compiled, const nb::list& arrays,
-             const std::vector<std::size_t>& overwritten, bool reference) {
+nb::list run_compiled(Compiled& compiled, const nb::list& arrays,
+                      const std::vector<std::size_t>& overwritten, bool reference) {
   const std::vector<ValueInfo> wanted = compiled.program().inputs();
   if (arrays.size() != wanted.size())
     throw UsageError(fmt::format("the Fusion '{}' has {} inputs; {} were given",
@@ -208,7 +208,7 @@ void bind_programs(nb::module_& m) {
           },
           "text"_a, "source"_a, "threads"_a, "check_numerics"_a, "excess_precision"_a)
       .def("overwritten", [](const Compiled& self) { return overwritten_inputs(self.program()); })
-      .def("run", &run, "arrays"_a, "overwritten"_a, "reference"_a)
+      .def("run", &run_compiled, "arrays"_a, "overwritten"_a, "reference"_a)
       .def(
           "emit", [](const Compiled& self, const std::string& kind) { return self.emit(kind); },
           "kind"_a)

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/resource.h>
@@ -15,6 +16,7 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <thread>
 
 #include "base/os/spawn_plumbing.h"
 
@@ -89,15 +91,19 @@ class Setup {
     check(posix_spawnattr_setpgroup(&attributes_, 0));
     check(posix_spawnattr_setflags(
         &attributes_, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP));
-    if (plumbing.directory() >= 0)
-      check(posix_spawn_file_actions_addfchdir_np(&actions_, plumbing.directory()));
+    if (plumbing.directory() >= 0) {
+      if (const LibraryCalls::Call call = library_calls().change_directory)
+        check(call(&actions_, plumbing.directory()));
+      else
+        directory_ = plumbing.directory();
+    }
     for (const Plumbing::Given& one : plumbing.given())
       check(posix_spawn_file_actions_adddup2(&actions_, one.handle.get(), one.child));
     for (int number = 3; number < plumbing.first_closed(); ++number)
       if (std::none_of(plumbing.given().begin(), plumbing.given().end(),
                        [&](const Plumbing::Given& one) { return one.child == number; }))
         check(posix_spawn_file_actions_addclose(&actions_, number));
-    check(posix_spawn_file_actions_addclosefrom_np(&actions_, plumbing.first_closed()));
+    check(add_close_from(&actions_, plumbing.first_closed()));
   }
   ~Setup() {
     posix_spawn_file_actions_destroy(&actions_);
@@ -110,9 +116,11 @@ class Setup {
     std::vector<std::string> words = request.arguments;
     std::vector<std::string> variables = variables_of(request.environment);
     pid_t child = 0;
-    check(posix_spawnp(&child, words[0].c_str(), &actions_, &attributes_, pointers_to(words).data(),
-                       pointers_to(variables).data()),
-          request.arguments[0]);
+    const auto spawn = [&] {
+      return posix_spawnp(&child, words[0].c_str(), &actions_, &attributes_,
+                          pointers_to(words).data(), pointers_to(variables).data());
+    };
+    check(directory_ < 0 ? spawn() : there(spawn), request.arguments[0]);
     return child;
   }
 
@@ -121,8 +129,20 @@ class Setup {
     if (error_number != 0) throw Failure{Stage::kStart, error_number, detail};
   }
 
+  /// Calls spawn() in a thread that has left the process's working directory for the child's.
+  template <class Spawn>
+  int there(const Spawn& spawn) {
+    int error_number = 0;
+    std::thread([&] {
+      const bool moved = unshare(CLONE_FS) == 0 && fchdir(directory_) == 0;
+      error_number = moved ? spawn() : errno;
+    }).join();
+    return error_number;
+  }
+
   posix_spawn_file_actions_t actions_{};
   posix_spawnattr_t attributes_{};
+  int directory_ = -1;  ///< where the child begins, where the library lacks the call
 };
 
 /// Where one stream's bytes go.

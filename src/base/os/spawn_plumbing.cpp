@@ -1,11 +1,14 @@
 #include "base/os/spawn_plumbing.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <filesystem>
 #include <set>
 
 namespace segfuse::spawn {
@@ -142,6 +145,29 @@ void Plumbing::open_output(const Out& out, int child, Stage stage) {
         std::find_if(given_.begin(), given_.end(), [](const Given& one) { return one.child == 1; });
     give(first->handle.get(), child, stage, "stdout");
   }
+}
+
+LibraryCalls& library_calls() {
+  static LibraryCalls calls = [] {
+    const auto find = [](const char* name) {
+      return reinterpret_cast<LibraryCalls::Call>(dlsym(RTLD_DEFAULT, name));
+    };
+    return LibraryCalls{find("posix_spawn_file_actions_addfchdir_np"),
+                        find("posix_spawn_file_actions_addclosefrom_np")};
+  }();
+  return calls;
+}
+
+int add_close_from(posix_spawn_file_actions_t* actions, int first) {
+  if (const LibraryCalls::Call call = library_calls().close_from) return call(actions, first);
+  std::error_code error;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", error), end; !error && at != end;
+       at.increment(error)) {
+    const int number = std::atoi(at->path().filename().c_str());
+    if (number < first) continue;
+    if (const int failed = posix_spawn_file_actions_addclose(actions, number)) return failed;
+  }
+  return error.value();
 }
 
 }  // namespace segfuse::spawn

@@ -1,6 +1,7 @@
 #pragma once
 // The descriptors of one child: what it gets as 0, 1, 2 and beside them, and our ends of pipes.
 
+#include <spawn.h>
 #include <unistd.h>
 
 #include <array>
@@ -72,5 +73,18 @@ class Plumbing {
   Handle directory_;
   std::array<Handle, 2> captured_;
 };
+
+/// Calls for posix_spawn that glibc may lack: it has the first since 2.29, the second since 2.34.
+/// Tests take them away.
+struct LibraryCalls {
+  using Call = int (*)(posix_spawn_file_actions_t*, int);
+  Call change_directory;
+  Call close_from;
+};
+LibraryCalls& library_calls();
+
+/// The child closes every descriptor from `first` on. Without the library's call these are the ones
+/// that are open now, as /proc has them. Returns an error number.
+int add_close_from(posix_spawn_file_actions_t* actions, int first);
 
 }  // namespace segfuse::spawn

@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +27,7 @@ constexpr int kHighDescriptor = 700;  ///< out of the way of programs that count
 enum class State { kUnknown, kSocket, kFile, kNobody };
 
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-State state = State::kUnknown;
+std::atomic<State> state = State::kUnknown;
 int connection = -1;
 struct stat identity;
 char path[4096];
@@ -161,9 +162,9 @@ void Message::frames() noexcept {
 }
 
 bool listening() noexcept {
-  if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == State::kNobody) return false;
+  if (state.load(std::memory_order_acquire) == State::kNobody) return false;
   pthread_mutex_lock(&mutex);
-  if (state == State::kUnknown) __atomic_store_n(&state, find_out(), __ATOMIC_RELEASE);
+  if (state == State::kUnknown) state.store(find_out(), std::memory_order_release);
   const bool somebody = state != State::kNobody;
   pthread_mutex_unlock(&mutex);
   return somebody;
@@ -175,7 +176,7 @@ void tell(const Message& message) noexcept {
   bool sent = false;
   if (state == State::kFile) sent = write_to_file(message);
   if (state == State::kSocket) sent = exchange(message);
-  if (!sent) __atomic_store_n(&state, State::kNobody, __ATOMIC_RELEASE);
+  if (!sent) state.store(State::kNobody, std::memory_order_release);
   pthread_mutex_unlock(&mutex);
   errno = error;
 }

@@ -1,6 +1,7 @@
 // The way to create processes, over what its request can say and what can go wrong.
 
 #include "segfuse/spawn.h"
+#include "base/os/spawn_plumbing.h"
 #include "support/files.h"
 
 #include <fcntl.h>
@@ -27,6 +28,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace segfuse::spawn {
@@ -155,6 +157,31 @@ TEST_F(Spawn, TheDirectoryIsWhereRelativeProgramsAreSought) {
   script("tool", "#!/bin/sh\npwd\n");
   EXPECT_EQ(run({.arguments = {"pwd"}, .directory = dir_}).out, dir_.string() + "\n");
   EXPECT_EQ(run({.arguments = {"./tool"}, .directory = dir_}).out, dir_.string() + "\n");
+}
+
+/// As with glibc 2.28.
+class SpawnOfOldLibrary : public Spawn {
+ protected:
+  ~SpawnOfOldLibrary() override { library_calls() = kept_; }
+
+ private:
+  LibraryCalls kept_ = std::exchange(library_calls(), LibraryCalls{});
+};
+
+TEST_F(SpawnOfOldLibrary, TheDirectoryIsWhereRelativeProgramsAreSought) {
+  const fs::path here = fs::current_path();
+  script("tool", "#!/bin/sh\npwd\n");
+  EXPECT_EQ(run({.arguments = {"./tool"}, .directory = dir_}).out, dir_.string() + "\n");
+  EXPECT_EQ(fs::current_path(), here);
+}
+
+TEST_F(SpawnOfOldLibrary, TheChildSeesWhatItWasPassedAndNothingElse) {
+  std::vector<int> many;
+  for (int i = 0; i < 50; ++i) many.push_back(open("/dev/null", O_RDONLY));  // inheritable
+  Request request = shell("ls /proc/self/fd | tr '\\n' ' '");
+  request.passed = {{many[0], 9}, {many[1], 4}};
+  EXPECT_EQ(run(request).out, "0 1 2 3 4 9 ");
+  for (const int one : many) close(one);
 }
 
 TEST_F(Spawn, StandardInputIsNothingContentDescriptorOrFile) {

@@ -13,7 +13,8 @@ namespace {
 constexpr std::size_t kLongestPattern = 200;
 constexpr std::size_t kLongestId = 1000;
 
-/// A model file may bring the expression, and tries of all its ways through a name have no end.
+/// A model file may bring the expression, and tries of all its ways through a name have no end:
+/// libstdc++ has an automaton instead, libc++ counts its tries and gives up (see `searched`).
 constexpr std::regex::flag_type how() {
 #ifdef __GLIBCXX__
   return std::regex::ECMAScript | std::regex_constants::__polynomial;
@@ -39,6 +40,18 @@ std::regex compiled(const std::string& text) {
                     "parentheses around "
                     "what names the group, as in \"^(bird[0-9]+)_\"",
                     shown(text)));
+  }
+}
+
+bool searched(const std::string& id, std::smatch& found, const std::regex& pattern,
+              const std::string& name, const std::string& text) {
+  try {
+    return std::regex_search(id, found, pattern);
+  } catch (const std::regex_error&) {
+    throw DataError(fmt::format(
+        "the recording {}: the search for data.group, which is {}, takes too many steps; expected "
+        "an expression without a repetition inside a repetition",
+        name, shown(text)));
   }
 }
 
@@ -95,7 +108,7 @@ std::string GroupRule::group_of(const Recording& recording, const CorpusPlace& p
         "the recording {}: its name has {} letters; data.group looks into names of at most {}",
         name, recording.id.size(), kLongestId));
   std::smatch found;
-  const bool fits = std::regex_search(recording.id, found, *pattern_);
+  const bool fits = searched(recording.id, found, *pattern_, name, text_);
   if (!fits || found.length(1) == 0)
     throw DataError(fmt::format("the recording {} does not fit data.group, which is {}{}", name,
                                 shown(text_),
