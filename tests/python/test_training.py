@@ -343,7 +343,11 @@ def relabelled(*rows):
             segfuse.UsageError,
             "two places for the data: data.path is 'elsewhere', and recordings in memory",
         ),
-        (with_(tier="\udce9"), segfuse.UsageError, "tier is '.udce9', expected a string that UTF-8"),
+        (
+            with_(tier="\udce9"),
+            segfuse.UsageError,
+            "tier is '.udce9', expected a string that UTF-8",
+        ),
         (with_(labels=relabelled((0, "b", "c"))), segfuse.UsageError, "'b', expected a number"),
         (
             with_(labels=relabelled((0, np.nan, "a"))),
