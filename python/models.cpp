@@ -218,7 +218,7 @@ nb::list tuples_of(const std::vector<LabelSegment>& segments) {
   return out;
 }
 
-/// A recording that is decoded while it comes, in the process that began it.
+/// A recording that is decoded as it arrives, in the process that began it.
 class Stream {
  public:
   Stream(LoadedModel& loaded, std::optional<double> lookahead)

@@ -48,7 +48,7 @@ class Compiled {
   }
 
   /// A child made by fork has none of the threads that run a program, and a lock may be held there
-  /// by nobody: it begins anew. To be called with the GIL.
+  /// by nobody: it begins again. To be called with the GIL.
   void need_own_threads() {
     if (state_->born == generation()) return;
     Program again = Program::from_text(state_->program.emit("ir"));

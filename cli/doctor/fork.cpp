@@ -64,7 +64,7 @@ void run_repair(const ForkArguments& arguments, Common& common) {
         "--repair {}: expected an address of the report, like 0x7f0012345000", arguments.repair));
   const ForkRepair repair = repair_fork(pid_of(arguments), *address);
   put("{}", common.json ? fork_repair_json(repair) : fork_repair_text(repair));
-  // What was asked for is done; risks that are left are in the report.
+  // What was requested is done; risks that are left are in the report.
   common.status = 0;
 }
 

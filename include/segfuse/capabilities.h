@@ -1,5 +1,5 @@
 #pragma once
-// What this build and this machine can do, and what their terminals are shown.
+// What this build and this machine support, and text that is safe to show on a terminal.
 
 #include <string>
 #include <string_view>

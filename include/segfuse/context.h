@@ -1,5 +1,5 @@
 #pragma once
-// What calls share: options, worker threads, compiled code and open devices, in one handle. One
+// A handle to what calls share: options, worker threads, compiled code and open devices. One
 // table says name, type, default, meaning and environment variable of each option.
 
 #include <cstdint>
@@ -56,7 +56,7 @@ inline constexpr OptionKey<std::int64_t> kCacheSize{"cache-size"};
 /// A value for every option. A plain value: pass it on, copy it, change the copy.
 class Options {
  public:
-  /// The defaults of the table; the environment is not looked at.
+  /// The defaults of the table; the environment is not read.
   Options();
   /// The defaults, overridden by environment variables. Throws UsageError for a value that does not
   /// fit, and for a variable SEGFUSE_X that no option has but that is a slip of one.
@@ -84,23 +84,23 @@ class Options {
   std::vector<OptionValue> values_;  // by row of the table
 };
 
-/// A shared handle: copies are the same context. Nothing in it changes once it is made, so any
-/// thread may use it. All functions that take threads, a device, a back end or the folder of
-/// compiled code take them from the context that they are given.
+/// A handle; copies share the context. It is immutable, so any thread may use it. All functions
+/// that take threads, a device, a back end or the folder of compiled code take them from the
+/// context that they are given.
 class Context {
  public:
   /// The defaults of the option table; the environment is not read. All of these are one context.
   Context() = default;
   explicit Context(Options options);
 
-  /// The one that a command makes of its environment and arguments, for main() and what main()
-  /// calls: made of the environment when it is first asked for. The library itself never asks.
+  /// The context of the environment and, in the command, its arguments; for main(). Made from the
+  /// environment at its first use. The library itself never uses it.
   static Context process_default();
   /// Replaces it, and sets the log level to that of the options.
   static void set_process_default(Options options);
 
   const Options& options() const;
-  /// A context of its own with the same options but one.
+  /// A new context with one option changed.
   template <class T>
   Context with(OptionKey<T> key, T value) const {
     Options changed = options();
@@ -113,7 +113,7 @@ class Context {
   /// Whether they are the same context.
   bool operator==(const Context&) const = default;
 
-  /// What is inside, for the library itself.
+  /// The implementation, for the library itself.
   struct State;
   State& state() const;
 

@@ -1,7 +1,7 @@
 #pragma once
 // Recordings and their labels: audio in, label files in and out, features, alphabets, manifests.
 // docs/data.md has the formats and rules in full; data/formats.h the table of label formats.
-// Times are seconds, segments half-open [start, end). What is wrong in a file is a DataError naming
+// Times are seconds, segments half-open [start, end). An error in a file is a DataError that names
 // the file and the line or byte offset; an option that cannot work is a UsageError.
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Audio {
   double full_scale = 1;       ///< the stored value that 1.0 stands for: 32768 for 16 bit
   std::vector<float> samples;  ///< in [-1, 1) unless AudioOptions::stored_scale
   std::string source;          ///< file name for messages
-  int stacked = 1;             ///< channels in `samples`, which alternate; 1 but for kStack
+  int stacked = 1;  ///< number of interleaved channels in `samples`; 1 except with kStack
   std::int64_t frames() const { return static_cast<std::int64_t>(samples.size()) / stacked; }
   double seconds() const { return static_cast<double>(frames()) / sample_rate; }
 };
@@ -82,7 +82,7 @@ struct FeatureConfig {
   FeatureKind kind = FeatureKind::kLogMel;
   int sample_rate = 16000;  ///< to which recordings of other rates are resampled
   double window_ms = 25;
-  double hop_ms = 10;     ///< of values 1000 / frame_rate, whatever stands here
+  double hop_ms = 10;     ///< for values, 1000 / frame_rate is used instead
   double frame_rate = 0;  ///< of values: rows a second
   int n_mels = 40;
   int n_mfcc = 13;
@@ -107,7 +107,7 @@ class FeatureExtractor {
  public:
   explicit FeatureExtractor(const FeatureConfig& config);
   const FeatureConfig& config() const noexcept;
-  /// 0 where the recordings say how many: those of each channel that is stacked.
+  /// Number of columns, for each stacked channel; 0 when it depends on the recordings.
   std::int64_t num_features() const noexcept;
   std::int64_t num_frames(std::int64_t num_samples) const noexcept;
   double hop_seconds() const noexcept { return config().hop_ms / 1000; }
@@ -133,7 +133,7 @@ struct Normalisation {
 /// Over all rows of all tensors (T_i, D) f32: in double, two passes, in the order given.
 Normalisation compute_normalisation(std::span<const Tensor> features);
 
-/// What training batches see of features, other in each epoch; docs/data.md has the formulas.
+/// Random changes of the features in training batches; docs/data.md has the formulas.
 struct Augmentation {
   std::int64_t time_masks = 0;
   double time_mask_ms = 0;  ///< the longest
@@ -155,7 +155,7 @@ struct Augmentation {
 class Alphabet {
  public:
   Alphabet() = default;
-  /// In this order; throws UsageError for duplicates and empty names.
+  /// Labels in this order; throws UsageError for duplicates and empty names.
   explicit Alphabet(std::vector<std::string> labels);
   /// The distinct labels in byte order.
   static Alphabet of(std::span<const Annotation> annotations);
@@ -186,7 +186,7 @@ class FoldingMap {
 /// TSV: "from TAB to" a line, an empty or missing `to` deletes, "#" starts a comment line.
 /// .toml: a table [fold] of from = "to", "" deletes.
 FoldingMap read_folding_map(const std::filesystem::path& path);
-/// How many segments were joined to the one before them, by label.
+/// Number of segments that were joined to the one before them, by label.
 using JoinedCounts = std::map<std::string, std::int64_t>;
 /// Folds every label. The time of a deleted segment goes to the segment before it (after it at the
 /// start). Neighbours whose different labels become one become one segment, and are added to
@@ -204,9 +204,9 @@ struct FrameSegment {
 };
 
 struct FrameOptions {
-  /// The labels may end this much and a frame before or behind the recording (behind it, less than
-  /// a frame where that is longer); the last segment is then stretched or cut. More before needs
-  /// fill_label, more behind is an error.
+  /// The labels may end up to this many seconds plus a frame before or after the end of the
+  /// recording (after it, less than a frame where that is longer); the last segment is then
+  /// stretched or cut. If they end earlier, fill_label is required; if later, that is an error.
   double slack_seconds = 0.1;
   std::optional<std::string> fill_label;
   bool allow_unknown = false;  ///< a label that the alphabet lacks becomes kUnknownLabel
@@ -342,8 +342,8 @@ SynthConfig random_synth_config(std::int64_t labels, std::uint64_t seed, bool al
 std::vector<FrameSegment> sample_segmentation(const SynthConfig& config, std::int64_t index);
 /// Writes train/ and test/ with WAV and .phn, and truth.json with all true parameters. A label
 /// sounds as three sines and noise of its own, which glide into the next; white noise is added. The
-/// same configuration gives the same files. Files that are there and not ours are a UsageError, or
-/// are replaced.
+/// same configuration gives the same files. Existing files that segfuse did not write are a
+/// UsageError, or are replaced with `overwrite`.
 void write_synthetic_corpus(const SynthConfig& config, const std::filesystem::path& directory,
                             bool overwrite = false);
 

@@ -1,8 +1,8 @@
 #pragma once
-// Programs on arrays that somebody else keeps in the memory of a GPU (PyTorch, JAX, CuPy), without
-// copies, and results for them.
+// Programs on GPU arrays that another library owns (PyTorch, JAX, CuPy), without copies, and
+// results for that library.
 //
-// Two ways, by whose stream a call runs on:
+// A call runs on one of two streams:
 //
 //   On the caller's stream (run with a stream). The inputs are ready in its order, the outputs are
 //   memory of the caller, and when the call returns the stream is ordered after all that uses them:
@@ -12,7 +12,7 @@
 //   are not yet, and have an owner, which is let go when the device has done with them. Results are
 //   in the library's memory; hand_out() makes them ready on the stream that reads them.
 //
-// Nothing waits for the device. What it finds wrong with indices and labels is thrown by check().
+// No call waits for the device. check() throws its errors about indices and labels.
 // Any thread; calls of one device run one after another.
 
 #include <cstdint>
@@ -26,7 +26,7 @@
 
 namespace segfuse {
 
-/// An array of somebody else.
+/// An array that another library owns.
 struct ForeignArray {
   void* address = nullptr;
   DType dtype = DType::kF32;
@@ -66,8 +66,8 @@ class DeviceFunction {
   /// Copies of host tensors go there, and results come back; waits. Overwritten inputs are written.
   std::vector<Tensor> run_on_copies(std::span<const Tensor> inputs);
 
-  /// Throws what the calls so far have found wrong: UsageError for an index out of range, DataError
-  /// for what a CRF was given. Waits for them if there is something to know.
+  /// Throws the errors of the calls so far: UsageError for an index out of range, DataError for
+  /// invalid scores or labels of a CRF. Waits for these calls if they can have errors.
   void check();
 
   /// The address of a result, ready on `stream` of somebody else (null: the host waits for it). The

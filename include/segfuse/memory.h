@@ -1,5 +1,5 @@
 #pragma once
-// Streams of a device, and a heap in their order, for programs that bring kernels of their own.
+// Streams of a device and a stream-ordered heap, for programs with their own kernels.
 //
 //   auto device = memory::Device::open("cuda");
 //   const memory::Stream stream = device.stream("compute");
@@ -8,17 +8,19 @@
 //
 // Order. Work on one stream runs in the order it was launched. Work that names the buffers that it
 // reads and writes waits for what it depends on, on whatever stream that runs: a read comes after
-// the last write, a write after all former uses. A buffer may be dropped as soon as launch()
+// the last write, a write after all earlier uses. A buffer may be dropped as soon as launch()
 // returns; its memory is handed out again only for work that is ordered after all of its uses.
-// Work of others (a library's call, a kernel launched on the CUDA stream itself) is not seen: lend
-// them the memory by borrow(), or tell of them by record_stream().
+// The library does not see work that other code enqueues (a library call, a kernel launched on the
+// CUDA stream itself): lend that code the memory with borrow(), or report its stream with
+// record_stream().
 //
-// Threads. All may be called from any thread. One Buffer is for one thread at a time, copies of it
-// are not. What two threads launch at once on one buffer is safe for the memory, but in no order.
+// Threads. All functions may be called from any thread. One Buffer object is for one thread at a
+// time; copies of it may be used by others. Work that two threads launch at once on one buffer is
+// memory-safe, but its order is undefined.
 //
 // Errors. UsageError for a stream or buffer of another device, or an empty one; DeviceError when
-// the device refuses, also for memory that is not there: its message lists who holds it, and
-// everything may be used on. Work that fails later is thrown by the next wait for its stream.
+// the device fails or has no memory left; the message lists what holds memory, and all objects stay
+// usable. The next wait for a stream throws the error of work that failed on it.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,32 +36,33 @@
 namespace segfuse::memory {
 
 struct Options {
-  std::size_t hard_limit = 0;  ///< most bytes of device memory to hold; 0: what there is
-  /// Up to here memory grows before streams are made to wait for each other's; 0: a quarter more
-  /// than what is in use at the time.
+  std::size_t hard_limit =
+      0;  ///< limit of device memory to hold, in bytes; 0: all that the device has
+  /// Up to this many bytes the heap maps new memory before it lets streams wait for each other's
+  /// memory; 0: a quarter more than what is in use at the time.
   std::size_t soft_limit = 0;
-  bool check_streams = false;  ///< look for missing waits: races()
+  bool check_streams = false;  ///< check for missing waits; see races()
 };
 
 /// In bytes; mapped = live + cached + free.
 struct Statistics {
   std::size_t mapped = 0;     ///< device memory held
   std::size_t live = 0;       ///< handed out, with rounding
-  std::size_t requested = 0;  ///< of the live, as asked for
-  std::size_t cached = 0;     ///< kept for the stream that used it last
+  std::size_t requested = 0;  ///< live bytes as requested, without rounding
+  std::size_t cached = 0;     ///< free, kept for the stream that used it last
   std::size_t free = 0;
   std::size_t peak_mapped = 0;
   std::size_t live_buffers = 0;        ///< a number
   std::uint64_t allocations = 0;       ///< so far, a number
   std::uint64_t waits = 0;             ///< of streams for each other, for any reason
-  std::uint64_t waits_for_memory = 0;  ///< of those: to use memory again
-  std::uint64_t out_of_memory = 0;     ///< requests that were refused
+  std::uint64_t waits_for_memory = 0;  ///< those of them that reuse memory
+  std::uint64_t out_of_memory = 0;     ///< requests that failed
 };
 
 /// Two uses of memory without an order between them, one of them a write.
 struct Race {
   std::string sentence;
-  std::string missing;  ///< the wait that would help
+  std::string missing;  ///< the missing wait
   std::string picture;  ///< SVG
 };
 
@@ -78,7 +81,7 @@ class [[nodiscard]] Stream {
   std::uint32_t generation_ = 0;
 };
 
-/// Memory that is lent to work that the library does not see, until this object goes.
+/// Memory that is lent to work that the library does not see, until this object is destroyed.
 class [[nodiscard]] Loan {
  public:
   Loan(Loan&&) noexcept;
@@ -92,20 +95,21 @@ class [[nodiscard]] Loan {
   std::unique_ptr<State> state_;
 };
 
-/// Device memory that is held; copies share it, and it holds its device. The last copy to go gives
-/// the memory back, on any thread and at any time.
+/// Owns device memory; copies share it, and it keeps its device open. Destroying the last copy
+/// frees the memory, on any thread and at any time.
 class [[nodiscard]] Buffer {
  public:
   Buffer() = default;
   explicit operator bool() const { return state_ != nullptr; }
   /// Aligned to 256 bytes; null when empty.
   std::byte* address() const;
-  std::size_t bytes() const;  ///< as asked for
+  std::size_t bytes() const;  ///< as requested
 
-  /// Lends the memory to work that others enqueue on `stream`, which is ordered after all former
-  /// uses. When the loan ends, what is enqueued on the stream by then counts as a write.
+  /// Lends the memory to work that other code enqueues on `stream`, which is ordered after all
+  /// earlier uses. When the loan ends, the work on the stream until then counts as a write.
   Loan borrow(Stream stream) const;
-  /// What others have enqueued on `stream` so far may use the memory. For code that cannot borrow.
+  /// Records that work of other code on `stream` so far may use the memory. For code that cannot
+  /// use borrow().
   void record_stream(Stream stream) const;
 
  private:
@@ -131,7 +135,7 @@ struct Work {
   std::function<void(void* stream)> run;
 };
 
-/// Bytes that work touches whose order its caller sees to.
+/// Bytes that work accesses in an order that its caller ensures.
 struct Access {
   std::byte* address;
   std::size_t bytes;
@@ -139,8 +143,8 @@ struct Access {
   std::string_view name = {};  ///< for reports; read during the call
 };
 
-/// A handle; copies share the device, which goes with the last of them, its buffers and loans. It
-/// then waits for what was enqueued.
+/// A handle; copies share the device. The device closes with the last handle, buffer and loan,
+/// after it has waited for all enqueued work.
 class Device {
  public:
   /// "cpu", "cuda" or "cuda:1". On the CPU each stream is a thread. UsageError for other names,
@@ -150,15 +154,15 @@ class Device {
 
   /// A new stream, at most 64 in a process. `name` is for reports.
   Stream stream(std::string name = {}) const;
-  /// A CUDA stream of somebody else, who keeps it until retire(). The same handle again gives the
-  /// same stream.
+  /// Adopts a CUDA stream of the caller, who keeps it until retire(). The same handle gives the
+  /// same stream again.
   Stream adopt(void* handle, std::string name = {}) const;
   /// Waits for the stream and forgets it; destroys it unless it was adopted.
   void retire(Stream stream) const;
-  /// The CUDA stream, for calls of others.
+  /// The CUDA stream, for calls of other libraries.
   void* handle(Stream stream) const;
 
-  /// Memory for work that is launched from now on, on `stream` first; its content is undefined.
+  /// Memory for work that is launched after this call, first on `stream`; its content is undefined.
   /// `label` is for reports and lives as long as the device.
   Buffer allocate(std::size_t bytes, Stream stream, std::string_view label = {}) const;
 
@@ -166,8 +170,8 @@ class Device {
   void launch(Stream stream, Work work, std::initializer_list<Use> uses) const {
     launch(stream, std::move(work), std::span(uses.begin(), uses.size()));
   }
-  /// Work on memory whose order its caller sees to, by wait(): an allocator of his own inside of a
-  /// buffer. Waits for nothing but the stream; races() looks at the accesses.
+  /// Work on memory whose order the caller ensures with wait(), such as a sub-allocator within a
+  /// buffer. Waits only for the stream; races() checks the accesses.
   void launch_unordered(Stream stream, Work work, std::span<const Access> accesses) const;
   /// The next work on `later` comes after all that was launched on `earlier` so far.
   void wait(Stream later, Stream earlier) const;
@@ -185,7 +189,7 @@ class Device {
   void synchronize(Stream stream) const;
 
   Statistics statistics() const;
-  /// Gives memory that nothing uses any more back to the device; does not wait.
+  /// Returns unused memory to the device; does not wait.
   void trim() const;
   /// With Options::check_streams: what was found so far, at most 1000. It depends on what was
   /// enqueued alone, never on timing.
@@ -201,18 +205,19 @@ class Device {
 
 }  // namespace segfuse::memory
 
-// Memory for a library that enqueues its own work, such as PyTorch: handed out in the order of
-// streams, freed without the name of a stream. Who may still use what is freed is found out from
-// the streams that the library enters, and from its waits (docs/memory.md). Streams are CUstream
-// handles; null is the legacy default stream. Any thread. A device is opened at its first use, and
-// stays open until the process ends.
+// Memory for a library that enqueues its own work, such as PyTorch: allocated in stream order,
+// freed without naming a stream. Which streams may still use freed memory follows from the streams
+// that the library enters and from its waits (docs/memory.md). Streams are CUstream handles; null
+// is the legacy default stream. Any thread. A device is opened at its first use, and stays open
+// until the process ends.
 namespace segfuse::tensor_memory {
 
 /// Memory for work enqueued on `stream` from now on, aligned to 256 bytes, its content undefined;
 /// null for 0 bytes. Throws DeviceError ("CUDA out of memory. ...") when there is none, UsageError
 /// when the program has work on too many streams.
 void* allocate(int device, std::size_t bytes, void* stream);
-/// No work that uses the memory is enqueued from now on. An address from elsewhere is left alone.
+/// Frees memory; the caller enqueues no more work that uses it. Does nothing for an address from
+/// elsewhere.
 void release(int device, void* address) noexcept;
 /// Work of `stream` until the memory is freed may use it.
 void record_stream(const void* address, void* stream);

@@ -1,5 +1,5 @@
 #pragma once
-// How good a predicted segmentation is. All times are rounded to nanoseconds first and all sums are
+// Measures of predicted segmentations. All times are rounded to nanoseconds first and all sums are
 // integers, so the figures do not depend on the order in which recordings are added, and a
 // distance equal to a tolerance counts as within it (slack: 1 ns).
 //
@@ -81,7 +81,7 @@ struct EdgeCounts : MatchCounts {
   void add(const EdgeCounts& other);
 };
 
-/// What is counted of one label.
+/// The counts of one label.
 struct LabelCounts {
   MatchCounts chunks;  ///< as exact_segments
   EdgeCounts onsets, offsets;

@@ -1,5 +1,5 @@
 #pragma once
-// A trained model in memory: from samples to segments with their probabilities.
+// A trained model in memory: takes samples, gives segments with their probabilities.
 
 #include <cstdint>
 #include <filesystem>
@@ -18,27 +18,27 @@
 
 namespace segfuse {
 
-/// An encoder of another library, which takes the place of that of [model]: programs as texts in
-/// the form of docs/ir.md. Inputs: "features" f32 (1, stride * H, D) for a symbol H, one recording;
+/// An encoder of another library, which replaces the encoder of [model]: programs in text form
+/// (docs/ir.md). Inputs: "features" f32 (1, stride * H, D) for a symbol H, one recording;
 /// "encoder.NAME" for those of `parameters` and `constants` that it needs; that for training may
 /// take "seed" i64 (2). One output: f32 (1, H, W).
 struct Encoder {
   std::string name;                                        ///< for reports, as "Tagger"
   std::string training;                                    ///< with dropout
   std::string inference;                                   ///< without
-  std::vector<std::pair<std::string, Tensor>> parameters;  ///< f32: where their training begins
-  std::vector<std::pair<std::string, Tensor>> constants;   ///< what no step changes
+  std::vector<std::pair<std::string, Tensor>> parameters;  ///< f32: initial values
+  std::vector<std::pair<std::string, Tensor>> constants;   ///< values that no training step changes
   std::int64_t stride = 1;
   bool scores = false;          ///< W = stride * C, scores of the labels; else a linear layer makes
                                 ///< them of the W features
-  std::int64_t most_steps = 0;  ///< the greatest H that it takes; 0: any
+  std::int64_t most_steps = 0;  ///< the largest supported H; 0: any
 };
 
 /// Called with D, the columns of the features, and the C labels in their order.
 using EncoderSource =
     std::function<Encoder(std::int64_t columns, const std::vector<std::string>& labels)>;
 
-/// A model that was trained elsewhere. Its encoder gives the scores of labels.
+/// The parts of a model that was trained elsewhere. Its encoder gives the scores of labels.
 struct ModelParts {
   EncoderSource encoder;
   std::vector<std::string> labels;    ///< in the order of the scores
@@ -52,17 +52,17 @@ struct ModelParts {
 struct InferenceOptions {
   bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
   bool posteriors = false;    ///< fills label_posteriors and boundary_posteriors
-  std::int64_t k_best = 0;  ///< that many of the likeliest segmentations, into `best`; at most 1000
-  std::int64_t samples = 0;  ///< that many drawn from the model, into `samples`; at most 100,000
-  std::uint64_t seed = 0;    ///< of the samples
+  std::int64_t k_best = 0;    ///< number of likeliest segmentations for `best`; at most 1000
+  std::int64_t samples = 0;   ///< number of segmentations to draw for `samples`; at most 100,000
+  std::uint64_t seed = 0;     ///< of the samples
 };
 
 struct PredictedSegment {
   double start = 0;  ///< in seconds
   double end = 0;    ///< in seconds
   std::string label;
-  /// P(this very segment) for a semi-Markov model; else, and where pieces of a long segment were
-  /// joined, the mean label posterior of its frames.
+  /// P(exactly this segment) for a semi-Markov model. For other models, and for a segment that was
+  /// joined from pieces, the mean label posterior of its frames.
   double posterior = 0;
   double label_posterior = 0;   ///< mean over its frames of P(the frame has this label)
   double start_confidence = 0;  ///< P(a boundary within the model's tolerance of its start), 1 for
@@ -88,49 +88,48 @@ struct Prediction {
   Tensor boundary_posteriors;
 };
 
-/// A model that was read from model.safetensors. A shared handle: copies are the same model. Calls
-/// from several threads run one after another; each uses the threads of the model's context. What
-/// is decoded does not depend on the recordings beside it, nor on the number of threads.
+/// A model that was read from model.safetensors. A handle; copies share the model. Calls
+/// from several threads run one after another; each uses the threads of the model's context. The
+/// segments of a recording do not depend on other recordings or on the number of threads.
 class Model {
  public:
-  /// Reads a model file, or model.safetensors in a directory; what is neither may be a name of
-  /// pretrained_models(). DataError when it is no model of this version of segfuse or holds NaN.
-  /// `channel` ("0", "mean", ...) chooses one channel of files with several, instead of what the
-  /// model was trained with; empty: that.
+  /// Reads a model file, or model.safetensors in a directory; any other text may be a name of
+  /// pretrained_models(). DataError when the file is not a model of this version of segfuse or
+  /// contains NaN. `channel` ("0", "mean", ...) chooses one channel of files with several, instead
+  /// of what the model was trained with; empty: that.
   static Model load(const std::filesystem::path& path, const Context& context = {},
                     const std::string& channel = {});
 
-  /// UsageError where the parts do not fit together. Features are taken as they are, without a
-  /// normalisation.
+  /// UsageError when the parts do not fit together. Features are not normalised.
   static Model of(const ModelParts& parts, const Context& context = {});
   /// Writes the model as load() reads it; a directory gets model.safetensors. UsageError where
   /// there is a file already, unless `overwrite`.
   void save(const std::filesystem::path& path, bool overwrite = false) const;
 
   const Alphabet& labels() const;
-  const FeatureConfig& features() const;  ///< what samples are turned into
+  const FeatureConfig& features() const;  ///< the features that samples are converted to
   double hop_seconds() const;             ///< of a frame of the posteriors
   const std::string& head() const;        ///< semi_markov, linear_chain or softmax
   std::int64_t max_duration() const;      ///< K, in frames; 1 for heads without durations
   std::int64_t parameter_count() const;
-  /// What was trained, by name, as in the file without "parameter.".
+  /// The trained parameters by name, as in the file but without "parameter.".
   std::vector<std::pair<std::string, Tensor>> parameters() const;
   /// What its encoder needs and no step changed (Encoder::constants), by name as above.
   std::vector<std::pair<std::string, Tensor>> constants() const;
   const std::string& configuration() const;  ///< the settings it was trained with, as TOML
 
-  /// Segments a recording; one of another sample rate is resampled. DataError when it has no
-  /// samples or one that is not finite, or when no segmentation is possible.
+  /// Segments a recording, which is resampled if its rate differs. DataError when it has no samples
+  /// or one that is not finite, or when no segmentation is possible.
   Prediction decode(const Audio& audio, const InferenceOptions& options = {}) const;
-  /// The same for each; one that cannot be segmented is the DataError of all.
+  /// The same for each recording; if one cannot be segmented, the call throws its DataError.
   std::vector<Prediction> decode(std::span<const Audio> recordings,
                                  const InferenceOptions& options = {}) const;
   /// The same of values (T, D) f32, for a model of values: a row is a frame. UsageError where the
   /// model takes audio, DataError for other columns than its own.
   std::vector<Prediction> decode_values(std::span<const Tensor> recordings,
                                         const InferenceOptions& options = {}) const;
-  /// The same model on another context, with buffers of its own: another device, other threads; or
-  /// in a child made by fork(), which has none of the threads that its parent's contexts have.
+  /// The same model on another context, with its own buffers: for another device or number of
+  /// threads, or in a child of fork(), where the threads of the parent's contexts do not exist.
   Model on(const Context& context) const;
 
   /// Reads and segments a file.
@@ -139,8 +138,8 @@ class Model {
 
   /// Finds where the labels of a recording are, given their order in the text form of
   /// docs/alignment.md; `optional`: a label that may stand before, between and after words. All
-  /// probabilities are those given the order, and start confidences are NaN. DataError where the
-  /// text is no order of this model's labels or the recording cannot have it.
+  /// probabilities are those given the order, and start confidences are NaN. DataError when the
+  /// text is not an order of this model's labels, or when the recording cannot have that order.
   Prediction align(const Audio& audio, std::string_view order,
                    const std::string& optional = {}) const;
   /// The same of values (T, D) f32, for a model of values.
@@ -150,7 +149,7 @@ class Model {
   Prediction align_file(const std::filesystem::path& path, std::string_view order,
                         const std::string& optional = {}) const;
 
-  /// What is inside, for the library itself.
+  /// The implementation, for the library itself.
   struct State;
   const std::shared_ptr<State>& state() const { return state_; }
 
@@ -160,18 +159,18 @@ class Model {
 };
 
 struct LiveOptions {
-  /// Seconds; nothing: a segment is given when nothing that may follow can change it, and the
-  /// segments are those of Model::decode(). Else a boundary is decided at the latest when so much
-  /// behind it has arrived, as it looks best then, and what follows goes on from there: segments
-  /// may differ from those of the whole recording. Resampling and, where the model joins pieces of
-  /// long segments, the next segment come on top.
+  /// Seconds. Without a value, a segment is given when no later input can change it, and the
+  /// segments are those of Model::decode(). With a value, a boundary is decided at the latest when
+  /// so much input after it has arrived, and later segments continue from there, so segments may
+  /// differ from those of the whole recording. Resampling adds to this delay, and so does the next
+  /// segment if the model joins pieces of long segments.
   std::optional<double> lookahead{};
 };
 
-/// Decodes a recording while it comes, in pieces of any size; the segments do not depend on how it
-/// is cut. Its memory does not grow with the recording, but for what is undecided: two numbers of
-/// four bytes for each label and frame. Calls of several threads run one after another. Segments
-/// have no probabilities: these depend on what is still to come.
+/// Decodes a recording as it arrives, in pieces of any size; the segments do not depend on the
+/// sizes. Memory grows only with the undecided part: two numbers of four bytes for each label and
+/// frame. Calls of several threads run one after another. Segments have no probabilities, because
+/// these depend on later input.
 class LiveDecoder {
  public:
   /// UsageError for a model whose encoder or features need the whole recording (attention,

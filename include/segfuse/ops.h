@@ -9,8 +9,8 @@
 //
 // Operations broadcast as NumPy does: missing leading axes are added, axes of size 1 are stretched.
 // Element types are never changed silently; a plain number takes the type of the values beside it.
-// Axes count from 0, negative ones from the end. What cannot be is a UsageError that names the
-// operation, what was found and what was expected; the program can be built on.
+// Axes count from 0, negative ones from the end. An impossible operation is a UsageError that names
+// the operation, what was found and what was expected; the program stays usable.
 
 #include <concepts>
 #include <cstddef>

@@ -25,7 +25,7 @@ struct ValueInfo {
   std::string shape;
 };
 
-/// What one pass of the compiler did to a program.
+/// The effect of one pass of the compiler on a program.
 struct PassInfo {
   std::string name;
   std::string before;       ///< what it needs
@@ -37,7 +37,7 @@ struct PassInfo {
   std::size_t operations_after = 0;
 };
 
-/// What is not given here is as the context's options say.
+/// Fields that are not set here follow the context's options.
 struct RunOptions {
   Context context = {};
   int threads = 0;
@@ -71,7 +71,7 @@ struct EmitOptions {
 /// A verified program. Copies share it; it does not change.
 class Program {
  public:
-  /// DataError "SOURCE:LINE:COLUMN: ..." for a text that is no program.
+  /// DataError "SOURCE:LINE:COLUMN: ..." for a text that is not a program.
   static Program from_text(std::string_view text, std::string_view source = "<text>");
   static Program from_file(const std::filesystem::path& path);
 
@@ -85,8 +85,8 @@ class Program {
   /// cuts it into, with bytes and reasons; "plan", the schedule and kernels of each; "loop", the
   /// kernels in loop IR; "kernels", in C; "cuda", those for a GPU, each complete; "cubin", their
   /// machine code for one architecture (DeviceError without NVRTC); "c", the whole program in C,
-  /// which needs nothing of segfuse, and "h", its header; "html", a page of all that. UsageError
-  /// names the kinds for others, and says what has no form in C.
+  /// which needs nothing of segfuse, and "h", its header; "html", a page with all of these.
+  /// UsageError for other kinds, and for operations without a form in C.
   std::string emit(std::string_view kind, const EmitOptions& how = {}) const;
 
   /// Makes machine code of all its groups' kernels for such sizes and runs nothing: for "cpu", this
@@ -110,13 +110,13 @@ class Program {
   /// and check() reports indices or labels that are out of range. Otherwise outputs are on the
   /// host.
   std::vector<Tensor> run(std::span<const Tensor> inputs, const RunOptions& how = {}) const;
-  /// Waits for the runs so far, and throws what they found wrong with indices and labels.
+  /// Waits for the runs so far, and throws their errors about indices and labels.
   void check() const;
-  /// The same in double precision by plain loops, slowly; float outputs are f64. Aliases are not
+  /// Runs in double precision with plain loops, slowly; float outputs are f64. Aliases are not
   /// written.
   std::vector<Tensor> run_reference(std::span<const Tensor> inputs) const;
 
-  /// What is inside, for the library itself.
+  /// The implementation, for the library itself.
   struct State;
   explicit Program(std::shared_ptr<State> state) : state_(std::move(state)) {}
   State& state() const { return *state_; }

@@ -30,7 +30,7 @@
 namespace segfuse::semicrf {
 
 /// Elements of the caller's memory: a pointer, N extents, N strides (in elements, any sign or 0).
-/// Owns nothing. A default view has no data: an absent input, an output that is not wanted.
+/// Owns nothing. A default view has no data: an absent input, or an output that is not requested.
 template <class T, int N>
 class View {
  public:
@@ -103,7 +103,7 @@ class Lengths {
   std::int64_t operator[](std::int64_t row) const {
     return wide_.empty() ? narrow_(row) : wide_(row);
   }
-  /// The view that was given; the other one is empty.
+  /// The view that was passed; the other one is empty.
   const View<const std::int64_t, 1>& wide() const noexcept { return wide_; }
   const View<const std::int32_t, 1>& narrow() const noexcept { return narrow_; }
 
@@ -150,15 +150,16 @@ struct Potentials {
   View<const T, 3> start;     ///< (B, T, C) or empty (0): a segment's first frame
   View<const T, 3> end;       ///< (B, T, C) or empty (0): a segment's last frame
   Lengths lengths;            ///< (B) or empty (T)
-  /// (B, T, K, C) or empty (0): [., s, d-1, c] is for a segment of d frames that starts at s. What
-  /// reaches beyond the row's length is never read.
+  /// (B, T, K, C) or empty (0): [., s, d-1, c] is for a segment of d frames that starts at s.
+  /// Entries that reach beyond the row's length are never read.
   View<const T, 4> segment_scores{};
   /// (B, T, C, C), or (1, T, C, C) for all rows, or empty (0): [., s, from, to] is for a change at
-  /// a segment that starts at s > 0. These two are for the CPU; who takes them: docs/semicrf.md.
+  /// a segment that starts at s > 0. Both work on the CPU only; docs/semicrf.md lists the functions
+  /// that take them.
   View<const T, 4> transition_scores{};
 };
 
-/// Derivatives of sum_b weight_b * value_b by each input, written over what was there; an empty
+/// Derivatives of sum_b weight_b * value_b by each input, overwriting the former content; an empty
 /// view is not computed. Shapes as in Potentials (transition with the same leading extent).
 /// emission, start, end, segment_scores and transition_scores (B, T, C, C) hold each row's own
 /// part; the others sum over rows, in row order, in double.
@@ -175,7 +176,7 @@ struct Gradients {
   View<T, 4> transition_scores{};
 };
 
-/// What happened to a row.
+/// The outcome for a row.
 enum class RowStatus : std::uint8_t {
   kOk = 0,
   kNoPath = 1,          ///< no segmentation has a finite score: log_partition -inf, gradient 0
@@ -242,8 +243,8 @@ struct Prior {
 
 /// Appends one row to `out`: label_1 ~ softmax(initial), d_i ~ softmax(duration[:, label_i]),
 /// label_{i+1} ~ softmax(transition[label_i, :]); whole segments until at least `min_frames`
-/// frames. A function of (prior, min_frames, seed, stream) alone. UsageError where a label that was
-/// reached has no duration or successor.
+/// frames. A function of (prior, min_frames, seed, stream) alone. UsageError when a drawn label has
+/// no possible duration or successor.
 void sample_prior(const Prior& prior, std::int64_t min_frames, std::uint64_t seed,
                   std::uint64_t stream, Segmentations& out);
 
@@ -294,9 +295,9 @@ struct EngineOptions {
 /// bits for any number of threads. Workspaces are kept between calls. One call at a time.
 class Engine {
  public:
-  /// With its own workers; 0 takes the cores this process may use.
+  /// With its own worker threads; 0: as many as the cores this process may use.
   explicit Engine(int threads = 0, EngineOptions options = {});
-  /// With those of a context, which may be used by others at the same time.
+  /// With the worker threads of a context, which others may use at the same time.
   explicit Engine(const Context& context, EngineOptions options = {});
   ~Engine();
   Engine(Engine&&) noexcept;

@@ -17,7 +17,7 @@
 // compiled for the sizes (C, K) and the device by NVRTC at first use and cached on disk; B and T
 // are free. The same inputs give the same bits on devices of one kind, and what is said of a row
 // depends on that row alone: not on the rows beside it or the frames they are padded to, nor on
-// what else is asked for. Gradients of shared inputs are sums over rows.
+// what else is requested. Gradients of shared inputs are sums over rows.
 
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,8 @@ struct DeviceSegmentations {
 
 struct CudaOptions {
   Algorithm algorithm = Algorithm::kFast;  ///< kReference: the log-domain kernels for every row
-  int lanes_per_class = 0;  ///< how passes are laid out: a power of two up to 32; 0: chosen
+  int lanes_per_class =
+      0;  ///< lanes per class in passes: a power of two up to 32; 0: chosen automatically
   /// Cut long rows in time and run the parts at once. Parts that do not fit together are found
   /// and redone, so results are those of the uncut pass to rounding; best paths are the same.
   bool chunked = true;
@@ -56,7 +57,7 @@ class CudaEngine {
  public:
   /// On the CUDA device with this ordinal. DeviceError says what is missing: driver, NVRTC, device.
   explicit CudaEngine(int device = 0, CudaOptions options = {});
-  /// "NVIDIA H200, NVRTC 13.0", or the sentence that says what is missing, which begins "CUDA:".
+  /// "NVIDIA H200, NVRTC 13.0", or, if no device can be used, a message that starts with "CUDA:".
   static std::string describe_device(int device = 0);
   ~CudaEngine();
   CudaEngine(CudaEngine&&) noexcept;
@@ -283,7 +284,7 @@ class CudaInference {
 /// ints for each undecided frame and label, but at least twice as many as the largest piece.
 class CudaOnlineDecoder {
  public:
-  /// `shared` and `tail` are of device memory, and copied in stream order.
+  /// `shared` and `tail` are in device memory, and are copied in stream order.
   template <class T>
   CudaOnlineDecoder(int device, const Potentials<T>& shared, const OnlineOptions& options = {},
                     const View<const double, 1>& tail = {}, void* stream = nullptr,

@@ -69,8 +69,8 @@ struct Scope {
 };
 
 /// A direction along the scores of a model: views in the shapes of its potentials (lengths are not
-/// read) and tail; an empty view is 0. What it holds for a score of -inf, or past a row's length,
-/// is not used. A NaN or an infinity in it makes NaN of what it reaches, and is no error.
+/// read) and tail; an empty view is 0. Its entries for scores of -inf, or past a row's length, are
+/// not used. A NaN or an infinity in it propagates and is not an error.
 template <class T>
 struct Direction {
   Potentials<T> scores;
@@ -103,9 +103,9 @@ struct SegmentationLists {
 /// O(T K C^2). One call at a time.
 class Inference {
  public:
-  /// With its own workers; 0 takes the cores this process may use.
+  /// With its own worker threads; 0: as many as the cores this process may use.
   explicit Inference(int threads = 0);
-  /// With those of a context, as Engine.
+  /// With the worker threads of a context, as Engine.
   explicit Inference(const Context& context);
   ~Inference();
   Inference(Inference&&) noexcept;

@@ -16,7 +16,7 @@ enum class DType : std::uint8_t { kBool, kI32, kI64, kF16, kBF16, kF32, kF64 };
 
 /// Bytes of one element.
 std::size_t size_of(DType dtype) noexcept;
-/// Name as it stands in the text format: bool, i32, i64, f16, bf16, f32, f64.
+/// Name in the text form: bool, i32, i64, f16, bf16, f32, f64.
 std::string_view name_of(DType dtype) noexcept;
 /// The inverse of name_of; throws UsageError for an unknown name.
 DType dtype_from_name(std::string_view name);
@@ -68,8 +68,8 @@ std::int64_t num_elements(const Shape& shape);
 /// "[2, 3]"
 std::string to_string(const Shape& shape);
 
-/// Memory of a device that a tensor lies in. The library makes them; the memory is free when the
-/// last one goes, whatever the device still does with it.
+/// Device memory of a tensor, made by the library. Destroying the last copy frees it, even while
+/// the device still uses it.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
@@ -83,8 +83,8 @@ class DeviceMemory {
 };
 
 /// A contiguous row-major array in host memory, or in that of a device. Copies share the storage;
-/// clone() copies the elements. What looks at elements throws a UsageError where they are on a
-/// device: to_host() brings them.
+/// clone() copies the elements. Functions that access elements throw a UsageError for a tensor on a
+/// device; to_host() copies it.
 class Tensor {
  public:
   /// An empty tensor of shape [0].
@@ -92,8 +92,8 @@ class Tensor {
   /// Uninitialised storage, aligned to 64 bytes.
   Tensor(DType dtype, Shape shape);
 
-  /// Views memory of somebody else, contiguous and aligned to its elements, which lives as long as
-  /// copies of `memory` do.
+  /// Views the caller's memory, contiguous and aligned to its elements, which lives as long as
+  /// copies of `memory`.
   static Tensor borrow(DType dtype, Shape shape, std::shared_ptr<std::byte> memory);
   /// Elements in the memory of a device.
   static Tensor on_device(DType dtype, Shape shape, std::shared_ptr<DeviceMemory> memory);

@@ -47,7 +47,7 @@ struct TrainOptions {
   bool compare = false;
   bool reference = false;    ///< steps run in the interpreter, in double precision: slow
   std::string introduction;  ///< logged by the first rank, once the directory is its own
-  std::string command_line;  ///< of who asks, for the report; empty: it is not shown
+  std::string command_line;  ///< command line to show in the report; empty: none
   Context context = {};      ///< its options say device, back end, threads and progress
 };
 
@@ -73,9 +73,9 @@ struct TrainResult {
 /// and measures it on the test recordings (on the development ones when there are none, and says
 /// so). Writes to `out`: model.safetensors, metrics.json, recordings.json (for compare()),
 /// report.html, sequence.svg (a picture of one decoded test recording) and checkpoint.safetensors;
-/// with `compare` also softmax/ and linear_chain/. Nothing that is in the way is replaced
-/// (UsageError) unless it is continued or `overwrite` says so; a model that is overwritten is kept
-/// as model.previous.safetensors. While it runs, no other training can write to `out`. The model's
+/// with `compare` also softmax/ and linear_chain/. An existing run or file is never replaced
+/// (UsageError) unless it is resumed or `overwrite` is set; a model that is overwritten is kept as
+/// model.previous.safetensors. While it runs, no other training can write to `out`. The model's
 /// bits depend on the configuration and the data alone, not on threads or interruptions. Throws
 /// Interrupted (exit code 130) after saving when SIGINT (Ctrl-C), SIGTERM or SIGHUP came.
 ///
@@ -83,8 +83,8 @@ struct TrainResult {
 /// training: each computes some shards of every step (training.shards), the first one writes the
 /// files, and the bits are those of one process with as many shards. All need the same
 /// configuration and data (UsageError). With the device "cuda" each has the GPU of its number on
-/// its machine. Where one fails all end: EndedByRank on those that need not say why. CommError
-/// where they cannot meet.
+/// its machine. If one fails, all end: with EndedByRank on those that need not report the cause.
+/// CommError when they cannot meet.
 TrainResult train(const TrainOptions& options);
 
 struct RanksRequest {
@@ -92,10 +92,10 @@ struct RanksRequest {
   int ranks = 0;  ///< 2 or more, unless there are devices; 1 where it may be started again
   std::vector<std::string> devices;  ///< a rank on each: the variable SEGFUSE_DEVICE
   int min_ranks = 0;                 ///< TrainOptions::min_ranks of the command
-  /// So often all ranks are started again, from the newest checkpoint of the job, when one was lost
-  /// or they could not reach each other (CommError): same bits. What would end them again is not
-  /// mended by that: arguments, data, a step that is not finite, a device that fails, a wish to
-  /// end.
+  /// How many times all ranks are restarted from the newest checkpoint of the job after one was
+  /// lost or they could not reach each other (CommError); the result has the same bits. Errors that
+  /// would recur do not cause a restart: arguments, data, a step that is not finite, a failing
+  /// device, a request to end.
   int restarts = 0;
   std::filesystem::path out = {};  ///< TrainOptions::out of the command, where restarts > 0
   bool resume = false;             ///< TrainOptions::resume of the command
@@ -171,8 +171,9 @@ struct Comparison {
   std::string json;
 };
 
-/// Two runs side by side, from the counts by recording that they left (recordings.json). UsageError
-/// where the recordings, their gold or the tolerances differ: then no difference means anything.
+/// Compares two runs by their counts per recording (recordings.json). UsageError when the
+/// recordings, their gold labels or the tolerances differ, because then the figures cannot be
+/// compared.
 Comparison compare(const CompareOptions& options);
 
 struct StudyOptions {
@@ -217,8 +218,8 @@ struct DecodeOptions {
   std::uint64_t seed = 0;     ///< of the samples
   bool posteriors = false;    ///< probabilities of labels and boundaries by frame, NAME.frames.csv
   /// A directory of label files, NAME of a recording and any ending: each of their boundaries is
-  /// one of the result. Recordings without such a file are decoded as ever, those with one are held
-  /// in memory. UsageError where it is no directory, or for a model that is not semi-Markov.
+  /// one of the result. Recordings without such a file are decoded as usual; those with one are
+  /// held in memory. UsageError when it is not a directory, or for a model that is not semi-Markov.
   std::filesystem::path boundaries = {};
   /// The same for any model, with labels that the frames they cover then have; DataError for a
   /// label that the model lacks.
@@ -232,10 +233,9 @@ struct DecodeOptions {
 
 /// Segments recordings. TextGrid and CSV carry for every segment its posterior, the mean posterior
 /// of its label over its frames and the confidence of its start. A recording that cannot be read or
-/// decoded stops only itself: its DecodedFile says why. What would stop all that follow (a full
-/// disk) is thrown.
-/// Files that are there and were not written by segfuse, or that two recordings would have in
-/// common, are a UsageError before any is written.
+/// decoded does not stop the others: its DecodedFile gives the error. An error that would affect
+/// all later recordings (a full disk) is thrown. Existing files that segfuse did not write, and
+/// files that two recordings would share, are a UsageError before any file is written.
 std::vector<DecodedFile> decode(const DecodeOptions& options);
 
 struct OrderOptions {
@@ -247,9 +247,9 @@ struct OrderOptions {
 /// of NAME.wav, separated by white space. `a?` may be left out; `{a b|c}` is one of its variants,
 /// and one word; a word that is a label of the model is that label. As decode() in all else; the
 /// probabilities are those given the order, and there is no confidence of starts. A recording
-/// without an order, and one that cannot have it, stops only itself. UsageError for options of
-/// decode() that ask for other segmentations or for posteriors by frame, and for an optional label
-/// that the model lacks.
+/// without an order, or whose order does not fit, does not stop the others. UsageError for options
+/// of decode() that ask for other segmentations or for posteriors by frame, and for an optional
+/// label that the model lacks.
 std::vector<DecodedFile> align(const DecodeOptions& options, const OrderOptions& orders = {});
 
 struct StreamOptions {
@@ -273,15 +273,15 @@ struct StreamSummary {
   double seconds = 0;  ///< of what came
 };
 
-/// Segments audio or values while they come, until their end. Memory as LiveDecoder has it. An
-/// input that ends in the middle of a sample, or before the end that its header announces, is a
-/// DataError once the segments of what came were given. SIGINT (Ctrl-C), SIGTERM and SIGHUP end the
-/// input: the rest is given, then Interrupted is thrown (exit code 130).
+/// Segments audio or values as they arrive, until the end of the input. Memory as LiveDecoder has
+/// it. An input that ends in the middle of a sample, or before the end that its header announces,
+/// is a DataError once the segments of what came were given. SIGINT (Ctrl-C), SIGTERM and SIGHUP
+/// end the input: the rest is given, then Interrupted is thrown (exit code 130).
 StreamSummary stream(const StreamOptions& options);
 
-/// Writes files for a user, each with its content; the directories are there. When one is in the
-/// way that segfuse did not write, or that was changed since, that is a UsageError and nothing is
-/// written, or it is replaced.
+/// Writes files for a user, each with its content, into existing directories. If a file exists that
+/// segfuse did not write, or that was changed since, it is replaced with `overwrite`; otherwise
+/// that is a UsageError and nothing is written.
 void write_outputs(const std::vector<std::pair<std::filesystem::path, std::string>>& files,
                    bool overwrite = false);
 
@@ -305,15 +305,15 @@ struct FolderPlan {
   std::string card;  ///< what is in the folder, what is left out, and what follows, as text
 };
 
-/// Looks at the data of a folder and derives a configuration: sample rate, frames, mel range, K,
+/// Examines the data of a folder and derives a configuration: sample rate, frames, mel range, K,
 /// tier, fill label, sizes of the training. Recordings without labels and labels without a
 /// recording are left out; where there is no audio, files of numbers are the recordings. The same
 /// folder gives the same text. DataError where a file is wrong or too little is labelled,
-/// UsageError where it cannot know which tier is meant or how many rows are a second.
+/// UsageError when the tier or the number of rows per second cannot be derived.
 FolderPlan plan_folder(const FolderOptions& options);
 
 /// Plans a training on the folder that stands in options.config, or on options.recordings: puts the
-/// configuration in the place of the file's content, and the card into the introduction. What is to
+/// configuration in place of the file's content, and the card into the introduction. What is to
 /// be planned, the commands that are allowed and the context are those of the training.
 void plan_training(TrainOptions& options, FolderOptions how);
 

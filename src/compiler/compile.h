@@ -36,7 +36,7 @@ struct ScheduledGroup {
   LoweredGroup lowered;
 };
 
-/// A Fusion after all passes, cut into groups that are lowered as they are asked for. One thread at
+/// A Fusion after all passes, cut into groups that are lowered as they are requested. One thread at
 /// a time.
 class CompiledFusion {
  public:

@@ -25,7 +25,7 @@ struct Program::State {
 
   ir::Fusion fusion;
   ThreadPool pool{1};
-  int pool_threads = 1;  ///< as asked for
+  int pool_threads = 1;  ///< as requested
   std::deque<Prepared> all;
   Prepared* last = nullptr;
 };

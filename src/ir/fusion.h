@@ -191,7 +191,7 @@ class Fusion {
   /// The same without the search for a dependence, which is O(size of the Fusion): the caller knows
   /// that `with` does not depend on `val`; verify() finds the cycle if it does.
   void redirect_uses(ValId val, ValId with);
-  /// Lets one user read `with` in the place of `val`; types and order as for redirect_uses().
+  /// Lets one user read `with` in place of `val`; types and order as for redirect_uses().
   void replace_operand(ExprId user, ValId val, ValId with);
   /// Lets `input` be no alias's target any more. Nothing if it is none.
   void remove_alias(ValId input);

@@ -197,7 +197,7 @@ class CachedCompiler final : public CpuCompiler {
         from_disk = true;
         return code;
       } catch (const InternalError&) {
-        // Nothing that we wrote; it is made anew.
+        // Nothing that we wrote; it is made again.
       }
     }
     const std::string object = compile_object(source, target_);

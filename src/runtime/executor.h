@@ -1,6 +1,6 @@
 #pragma once
-// The one that enqueues work. It sees every use of a buffer, so it knows what has to be waited for,
-// and the heap knows when memory is free: users do neither.
+// Enqueues all work. It sees every use of a buffer, so it knows which waits are needed, and the
+// heap knows when memory is free; users need not track either.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,10 +23,10 @@ struct Use {
 inline Use reads(const Buffer& buffer) { return {buffer, false}; }
 inline Use writes(const Buffer& buffer) { return {buffer, true}; }
 
-/// Orders work by its uses: a read comes after the last write, a write after all former uses, also
-/// those by former holders of the memory. Waits are added where the clocks show that one is
+/// Orders work by its uses: a read comes after the last write, a write after all earlier uses, also
+/// those by earlier owners of the memory. Waits are added where the clocks show that one is
 /// missing, and nowhere else. Buffers may be dropped as soon as a call returns. Any thread; work
-/// that two threads enqueue at once on one buffer is safe for the memory, but in no order.
+/// that two threads enqueue at once on one buffer is memory-safe, but its order is undefined.
 class Executor {
  public:
   explicit Executor(Timeline& timeline) : timeline_(&timeline) {}

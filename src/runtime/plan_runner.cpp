@@ -12,7 +12,7 @@ namespace segfuse::runtime {
 /// One run while it is enqueued.
 struct PlanRunner::Running {
   std::span<const Buffer> given;
-  StreamId first;  ///< in the place of streams_[0]
+  StreamId first;  ///< in place of streams_[0]
   Buffer arena;
   Frontier former;                ///< uses of the arena's memory before this run
   std::vector<StreamTick> ticks;  ///< of the steps enqueued so far

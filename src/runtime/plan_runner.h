@@ -44,7 +44,7 @@ class PlanRunner {
   /// needed; they and the runner may be dropped at once. Runs may overlap each other as far as what
   /// they are given allows: each has its own arena. UsageError names a buffer that does not fit.
   void run(std::span<const Buffer> given) { run(given, streams_[0]); }
-  /// The same with another stream, of the same device, in the place of the first.
+  /// The same with another stream, of the same device, in place of the first.
   void run(std::span<const Buffer> given, StreamId first);
 
   /// Binds the plan to these buffers, which it holds from then on, and to scratch of its own. The

@@ -6,9 +6,8 @@
 //   H     what the host has seen to be over.
 //
 // An event is (stream, tick, C[stream] when it was recorded). Waiting for it raises C by the
-// event's clock, so order that follows from other order is known and never asked of the device
-// again. Entries only grow. A thread that reads a clock while another raises it sees a former
-// value, which claims less: safe.
+// event's clock, so implied order is known without asking the device. Entries only grow. A thread
+// that reads a clock while another raises it sees a former value, which claims less: safe.
 //
 // Threads: all functions may be called from any thread. Work on one stream is enqueued under that
 // stream's lock, which is also held while it ticks.
@@ -87,9 +86,9 @@ class Timeline {
   /// `stream` after all that is enqueued on `outside` now.
   void let_wait(Device& device, StreamHandle outside, const Frontier& uses);
   void order_after_outside(StreamId stream, StreamHandle outside);
-  /// Sees to an event behind every use by streams other than `home`, so that waiting for a use
-  /// later does not wait for what is enqueued from now on. Removes the entries that the host has
-  /// seen to be over, and those that follow from another entry's event.
+  /// Ensures that an event follows every use by streams other than `home`, so that waiting for a
+  /// use later does not wait for what is enqueued from now on. Removes the entries that the host
+  /// has seen to be over, and those that follow from another entry's event.
   void settle(Frontier& uses, std::uint32_t home);
 
   /// The host waits for all work of the stream, or for these uses. Throws the first failure.

@@ -259,7 +259,7 @@ class FolderTest(RecordingsTest):
 
         folder = self.folder("odd", 6, write=odd)
         card = self.card(folder)
-        self.assertIn('hardly learnt: "rare" (1)', card)
+        self.assertIn('hardly learned: "rare" (1)', card)
         self.assertIn(
             'not in the training recordings, so every segment decoded there counts as wrong: "unheard"',
             card,

@@ -109,8 +109,8 @@ class GroupsTest(small_corpus.CorpusTest):
                 (self.list, "speaker", 'list.tsv:1: no column "speaker" in the header, which data.group names; it has id, audio, bird'),
                 (self.flat, "^(1)_", 'the recording "0_anna" does not fit data.group, which is "^(1)_"'),
                 (self.flat, "([0-9])_(a)", "has 2 pairs of parentheses; expected one"),
-                (self.flat, "([0-9]", "is no regular expression"),
-                (self.flat, "_[a-z](.*)$|(", "is no regular expression"),
+                (self.flat, "([0-9]", "is not a regular expression"),
+                (self.flat, "_[a-z](.*)$|(", "is not a regular expression"),
                 (self.flat, "(_)", 'all 16 recordings are of one group, "_"')):
             result = tool.run("train", self.config, "--data", data, "--out", self.directory / "x", "--set", f"data.group={group}")
             self.assertIn(result.returncode, (2, 3), group)

@@ -160,7 +160,7 @@ class ModelsTest(CorpusTest):
         self.assertIn("out/tonse", said)
         self.assertNotIn("pretrained", said)
         said = self.named("models", folder=self.directory / "nowhere", check=3).stderr
-        self.assertIn("nowhere/index.toml", said)
+        self.assertIn("/nowhere', where there is no index.toml", said)
 
 
 class InstalledTest(unittest.TestCase):

@@ -64,7 +64,7 @@ std::vector<std::pair<std::size_t, std::size_t>> words_of(const std::string& byt
   return words;
 }
 
-/// A word in the place of another of the same text, or a small number: what is left often has a
+/// A word in place of another of the same text, or a small number: what is left often has a
 /// meaning still.
 void exchange_word(std::string& bytes, segfuse::Rng& rng) {
   const auto words = words_of(bytes);

@@ -504,7 +504,7 @@ def test_a_stream_s_mistakes(place, model):
     for call in (live.finish, lambda: live.push(np.zeros(3, np.float32))):
         with pytest.raises(segfuse.UsageError, match="has ended"):
             call()
-    with pytest.raises(segfuse.DataError, match="nothing came"):
+    with pytest.raises(segfuse.DataError, match="the stream was empty"):
         model.stream().finish()
 
 

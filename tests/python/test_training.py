@@ -102,7 +102,7 @@ def test_settings_of_augmentation_are_those_of_the_command(place, tmp_path):
     assert parameters(tmp_path / "a/model.safetensors") != parameters(
         place / "of-folder/model.safetensors"
     )
-    with pytest.raises(segfuse.UsageError, match="are none"):
+    with pytest.raises(segfuse.UsageError, match="needs features with bands"):
         segfuse.train(place / "steps", settings={"augmentation.transpose_bands": 1}, quiet=True)
 
 

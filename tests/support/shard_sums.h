@@ -41,7 +41,7 @@ inline Values values_of_shard(std::int64_t shard, std::int64_t words) {
   return values;
 }
 
-/// The sum below a node as the order is defined: left and right, and nothing in the place of an
+/// The sum below a node as the order is defined: left and right, and nothing in place of an
 /// absent shard.
 inline std::optional<Values> sum_below(comm::TreeNode node, std::int64_t present,
                                        std::int64_t words) {

@@ -19,11 +19,11 @@ struct LabelFormatInfo {
   LabelFormat format;
   std::string_view name;                      ///< of options: "textgrid"
   std::span<const std::string_view> endings;  ///< of file names, any case; the first is written
-  std::string_view program;                   ///< who writes such files
-  std::string_view recognised;                ///< by what, among files of the same endings
-  std::string_view times;                     ///< their unit
-  std::string_view tiers;  ///< what LabelOptions::tier chooses from; empty: there is one tier
-  bool shared = false;     ///< one file may have the labels of several recordings, by their names
+  std::string_view program;                   ///< program that writes such files
+  std::string_view recognised;  ///< distinguishing feature among files of the same endings
+  std::string_view times;       ///< their unit
+  std::string_view tiers;       ///< what LabelOptions::tier chooses from; empty: there is one tier
+  bool shared = false;  ///< one file may have the labels of several recordings, by their names
   bool written = false;
   bool endings_are_tiers = false;  ///< a recording may have a file of each; the finest stands first
 };
@@ -107,8 +107,8 @@ struct HeldRecording {
   std::string group{};               ///< as Recording::group; of all or of none
 };
 
-/// They as the recordings of a training, in their order. DataError for what is wrong with one: no
-/// samples or rows, numbers that are not finite, times that are no numbers.
+/// Makes them the recordings of a training, in their order. DataError for a recording without
+/// samples or rows, for numbers that are not finite, and for times that are not numbers.
 std::vector<Recording> hold(std::vector<HeldRecording> recordings);
 
 Audio parse_sphere(std::string_view bytes, std::string_view name, const AudioOptions& options = {});

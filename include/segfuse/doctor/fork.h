@@ -1,7 +1,7 @@
 #pragma once
 // segfuse doctor fork: what fork() in a live process would do.
 //
-// How to read what it says: docs/doctor.md.
+// docs/doctor.md explains the output.
 
 #include <chrono>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace segfuse {
 
-/// What a region does to children, from harmless to worst.
+/// The effect of a region on children, from harmless to worst.
 enum class ForkRisk {
   kBenign,
   kCopyCost,    ///< fork() copies it at once, and everybody waits

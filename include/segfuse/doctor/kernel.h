@@ -2,7 +2,7 @@
 // segfuse doctor kernel: what a kernel of a GPU needs, from PTX, a cubin or CUDA C++; what the
 // vectorisers make of the loops of C.
 //
-// How to read what it says: docs/doctor.md.
+// docs/doctor.md explains the output.
 
 #include <cstdint>
 #include <filesystem>

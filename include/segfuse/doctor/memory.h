@@ -1,7 +1,7 @@
 #pragma once
 // segfuse doctor memory: what a device's memory was used for, from a file.
 //
-// How to read what it says: docs/doctor.md.
+// docs/doctor.md explains the output.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,11 +15,11 @@ namespace segfuse {
 struct MemoryHolder {
   std::string label;
   std::uint64_t bytes = 0;      ///< with rounding
-  std::uint64_t requested = 0;  ///< as asked for
+  std::uint64_t requested = 0;  ///< as requested
   std::uint64_t buffers = 0;
 };
 
-/// How much there was at a moment.
+/// The state at one moment.
 struct MemoryPoint {
   double seconds = 0;
   std::uint64_t live = 0;
@@ -66,9 +66,9 @@ struct MemoryReport {
   std::uint64_t largest_run = 0;  ///< of neighbouring free ranges
   std::uint64_t live_buffers = 0;
 
-  // Memory that is held and helps nobody.
+  // Memory that is held but not usable.
   std::uint64_t hard_fragmentation = 0;    ///< free, outside the largest run
-  std::uint64_t soft_fragmentation = 0;    ///< live, but not asked for: rounding
+  std::uint64_t soft_fragmentation = 0;    ///< live, but not requested: rounding
   std::uint64_t stream_fragmentation = 0;  ///< free, but work may still use it
 
   std::uint64_t peak_live = 0;

@@ -29,10 +29,10 @@ struct RanksReport {
   std::vector<RankReport> ranks{};
 };
 
-/// Asks rank 0. `target` is the folder of a run, the file ranks.json in it, or HOST:PORT; for the
-/// latter the key is in the environment variable SEGFUSE_JOB_KEY. Throws UsageError for a target
-/// that is neither or a key that is missing, DataError for a file that cannot be read, CommError
-/// where nobody answers.
+/// Queries rank 0. `target` is the folder of a run, the file ranks.json in it, or HOST:PORT; for
+/// the latter the key is in the environment variable SEGFUSE_JOB_KEY. Throws UsageError for a
+/// target that is neither or a key that is missing, DataError for a file that cannot be read,
+/// CommError when there is no answer.
 RanksReport examine_ranks(const std::string& target);
 
 std::string ranks_report_text(const RanksReport& report);

@@ -1,7 +1,7 @@
 #pragma once
 // segfuse doctor streams, and --report-kernels: what this process does while it is watched.
 //
-// How to read what it says: docs/doctor.md.
+// docs/doctor.md explains the output.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace segfuse {
 
 struct StreamRace {
   std::string sentence;
-  std::string missing;  ///< the wait that would help
+  std::string missing;  ///< the missing wait
   std::string picture;  ///< SVG
   // Of a traced program only.
   std::string kind = "race";  ///< or "freed while in use", "event too early", "host"
@@ -42,7 +42,7 @@ class Watch {
   /// Kernels that were made or loaded: a report for the CPU's and one for each kind of GPU, of each
   /// text once, in the order of their first use. Further kernels of a name get a number behind it.
   std::vector<KernelReport> kernels() const;
-  /// What race checkers found, which are there with the option check-streams.
+  /// The races that were found with the option check-streams.
   StreamReport streams(std::string command) const;
 
  private:

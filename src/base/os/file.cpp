@@ -42,7 +42,7 @@ enum class Pipes { kRefuse, kAccept };
 
 /// A regular file, or a pipe, opened for reading, and its size.
 Descriptor open_for_reading(const fs::path& path, std::size_t& size, Pipes pipes) {
-  // Not blocking: opening a pipe without a writer would wait for ever.
+  // Not blocking: opening a pipe without a writer would wait forever.
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) fail(path, "open");
   struct stat status{};

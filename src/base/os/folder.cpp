@@ -72,7 +72,7 @@ class NewFile {
                          : ::linkat(folder_, name_.c_str(), folder_, target.c_str(), 0) == 0;
   }
 
-  /// Gives it the name `target`, in the place of whatever has it. False: see errno.
+  /// Gives it the name `target`, in place of whatever has it. False: see errno.
   bool publish(const std::string& target) {
     if (name_.empty()) {
       // The first file of this name needs no other one on its way.
@@ -144,7 +144,7 @@ struct stat Folder::status() const {
 }
 
 Descriptor Folder::open(const std::string& name) const {
-  // Not blocking: opening a pipe without a writer would wait for ever.
+  // Not blocking: opening a pipe without a writer would wait forever.
   Descriptor file(
       ::openat(descriptor_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status{};

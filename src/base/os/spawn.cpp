@@ -26,7 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Times are added to clocks; longer ones mean "for ever".
+/// Times are added to clocks; longer ones mean "forever".
 constexpr milliseconds kLongest = std::chrono::hours(24 * 365);
 /// Blocks of a stream that are read before the clock is looked at again.
 constexpr int kBlocksAtOnce = 16;

@@ -37,7 +37,7 @@ struct LaunchRequest {
   /// Called with LaunchResult::sentence of a rank that ended badly while enough were left.
   std::function<void(std::int64_t rank, std::string_view sentence)> lost;
   /// Asked when all have ended and a new start may mend it (LaunchResult::may_be_mended); true
-  /// starts them all again, and `variables` is asked anew. Not asked once a signal wanted the end.
+  /// starts them all again, and `variables` is asked again. Not asked once a signal wanted the end.
   /// Empty: never.
   std::function<bool(const LaunchResult& result)> again;
 };

@@ -130,7 +130,7 @@ void Member::run() {
 void Member::turn() {
   const Clock& clock = *options_.clock;
   pollfd watched[3] = {{wake_.get(), POLLIN, 0}, {options_.launcher.get(), POLLIN, 0}, {-1, 0, 0}};
-  if (done()) watched[1].fd = -1;  // it would be ready for ever
+  if (done()) watched[1].fd = -1;  // it would be ready forever
   if (connection_)
     watched[2] = {connection_->descriptor(),
                   static_cast<short>(POLLIN | (connection_->all_sent() ? 0 : POLLOUT)), 0};

@@ -15,7 +15,7 @@ enum SegfuseMpiState {
   kSegfuseMpiStarted = 0,  ///< by us: stop() ends it
   kSegfuseMpiRunning = 1,  ///< somebody else's: stop() leaves it running
   kSegfuseMpiOver = 2,     ///< it was ended already and starts no second time
-  kSegfuseMpiThreads = 3   ///< its threads are not what we asked for
+  kSegfuseMpiThreads = 3   ///< its threads are not what we requested
 };
 
 /// Version 1. Numbers of bytes are at most INT_MAX. All but library_version() and error_text()

@@ -18,7 +18,7 @@ class Communicator {
  public:
   /// Joins the ranks of `control`, which all make one with the same id; the device that is current
   /// is this rank's. `limit`: how long NCCL may work on one call, which includes the wait for the
-  /// other ranks; 0: for ever. CommError. `api` and `control` outlive it.
+  /// other ranks; 0: forever. CommError. `api` and `control` outlive it.
   Communicator(const NcclApi& api, const NcclId& id, Group& control,
                std::chrono::milliseconds limit);
   /// Aborts, unless it has finished.

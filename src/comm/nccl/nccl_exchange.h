@@ -23,7 +23,7 @@ namespace segfuse::comm {
 
 struct NcclOptions {
   const NcclApi* api = nullptr;  ///< null: nccl()
-  /// How long NCCL may work on one call, which includes the wait for the other ranks; 0: for ever.
+  /// How long NCCL may work on one call, which includes the wait for the other ranks; 0: forever.
   std::chrono::milliseconds limit{0};
   /// Up to so many bytes of all ranks' nodes go in one step. Of a prototype on two H200, below
   /// this, one step took 1.2 to 1.4 times an all-reduce of NCCL, and two steps 2.2.

@@ -94,7 +94,7 @@ class RegisteredResource {
   RegisteredPool& pool_;
   runtime::Timeline& timeline_;
   mutable Mutex mutex_;
-  std::map<const std::byte*, std::size_t> live_ SEGFUSE_GUARDED_BY(mutex_);  ///< bytes as asked for
+  std::map<const std::byte*, std::size_t> live_ SEGFUSE_GUARDED_BY(mutex_);  ///< bytes as requested
   std::list<Freed> freed_ SEGFUSE_GUARDED_BY(mutex_);
 };
 

@@ -35,7 +35,7 @@ const char* name_of(Call call) {
 /// What goes before the bytes of each span.
 struct Header {
   Call call = Call::kGather;
-  std::uint32_t number = 0;  ///< of the call; it starts anew after the largest
+  std::uint32_t number = 0;  ///< of the call; it starts again after the largest
   std::uint64_t bytes = 0;
 };
 static_assert(sizeof(Header) == 16 && std::endian::native == std::endian::little,
@@ -49,7 +49,7 @@ struct Sending {
 
 struct Receiving {
   std::span<std::byte> bytes{};
-  std::string* text = nullptr;  ///< of any length, in the place of `bytes`
+  std::string* text = nullptr;  ///< of any length, in place of `bytes`
   Header header{};
   std::size_t done = 0;  ///< of both
 };

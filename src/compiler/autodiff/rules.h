@@ -14,7 +14,7 @@ std::vector<ir::ValId> operand_cotangents(ir::Builder& builder, ir::ExprId id,
                                           const std::vector<ir::ValId>& result_cotangents,
                                           const std::vector<bool>& wanted);
 
-/// The same for a scan. Where carries are needed, the forward scan is written anew, so that it
+/// The same for a scan. Where carries are needed, the forward scan is written again, so that it
 /// gives those that each step began with, and all uses of its results are of the new one's.
 std::vector<ir::ValId> scan_cotangents(ir::Builder& builder, ir::ExprId id,
                                        const std::vector<ir::ValId>& cotangents,

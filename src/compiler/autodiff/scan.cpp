@@ -163,7 +163,7 @@ class ScanAdjoint {
     sums_[operand] = {};
   }
 
-  /// What is there already is not stacked anew.
+  /// What is there already is not stacked again.
   Side side(ValId val) {
     for (const Given& given : given_)
       if (given.input == val && (given.role != Role::kOperand || given.which < constants_) &&
@@ -192,7 +192,7 @@ class ScanAdjoint {
     });
   }
 
-  /// By carry: what each step began with. The forward scan is written anew with them.
+  /// By carry: what each step began with. The forward scan is written again with them.
   std::vector<ValId> saved_carries() {
     std::vector<ValId> saved(carries_);
     Fusion keeping = body_;

@@ -1,6 +1,6 @@
 #pragma once
 // Writes the statements that compute values of a group at given coordinates. Each is computed once,
-// in the outermost loop in which all that it depends on is there: common subexpressions and loop
+// in the outermost loop in which all its operands are available: common subexpressions and loop
 // invariants need no pass of their own. docs/lowering.md has the terms.
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace segfuse::compiler {
 /// One position for each dimension of a value.
 using Coordinates = std::vector<loop::Index>;
 
-/// A value at given coordinates, under conditions outside of which memory holds nothing for it.
+/// A value at given coordinates, with the conditions under which memory holds it.
 struct Request {
   ir::ValId val;
   Coordinates at;
@@ -51,9 +51,9 @@ class Emitter {
  public:
   Emitter(const GroupContext& context, GroupKernel& out);
 
-  /// Before anything else: this kernel is what `dry_run` has written, but for what is cached. It
-  /// takes over the numbers of variables and positions, so that requests of both can be compared,
-  /// and those of the dry run used here.
+  /// Before anything else: this kernel repeats what `dry_run` has written, except for cached
+  /// values. It takes over the numbers of variables and positions, so that requests of both can be
+  /// compared, and those of the dry run used here.
   void share_indices(const Emitter& dry_run);
 
   // --- blocks
@@ -93,7 +93,7 @@ class Emitter {
   loop::BufferId row_buffer(std::string name, DType dtype, ir::Extent elements, Hold hold,
                             std::int64_t capacity);
 
-  /// The result of a reduction, given by who walks.
+  /// The result of a reduction; the writer of its walk provides it.
   std::function<loop::ValueId(ir::ExprId, std::size_t result, const Coordinates& at)> reduced;
 
   // --- what is live from one walk to the next

@@ -1,5 +1,5 @@
 #pragma once
-// What all kernels of one group are made from, whatever the schedule: its axes, its reductions cut
+// What all kernels of a group share, under any schedule: its axes, its reductions cut
 // into simple ones, and where results go. docs/lowering.md has the terms.
 
 #include <map>

@@ -69,7 +69,7 @@ struct Space {
 
 struct GroupAnalysis;
 
-/// A group made ready to be lowered: classification done, axes collapsed.
+/// A group prepared for lowering: classification done, axes collapsed.
 class GroupLowering {
  public:
   /// `fusion` gets new derived sizes (floordiv); nothing else in it changes. It, the group and the
@@ -83,7 +83,7 @@ class GroupLowering {
 
   const Space& space() const;
   /// Kernels for a group that is neither kLibrary nor kView. The schedule changes speed and last
-  /// digits only; one that the group cannot have is brought to the nearest that it can.
+  /// digits only; a schedule that does not fit the group is replaced by the nearest one that does.
   LoweredGroup lower(const Schedule& schedule) const;
 
  private:

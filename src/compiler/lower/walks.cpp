@@ -237,7 +237,7 @@ class WalkMaker {
            0);
   }
 
-  /// A result, by way of memory where its columns are side by side.
+  /// A result, through memory where its columns are side by side.
   void store(KernelWriter& writer, const GroupResult& result, std::vector<loop::Within> when) {
     Emitter& e = writer.emitter;
     const GroupAnalysis& group = lowering_.group;

@@ -10,7 +10,7 @@ namespace segfuse::hook {
 
 inline constexpr const char* kTraceVariable = "SEGFUSE_FORK_TRACE";
 
-/// A message of lines "NAME VALUE". What does not fit is dropped. No memory is asked for: malloc
+/// A message of lines "NAME VALUE". What does not fit is dropped. No memory is requested: malloc
 /// may be the one who called.
 class Message {
  public:

@@ -209,7 +209,7 @@ Tensor Accelerator::wrap(DType dtype, Shape shape, Buffer buffer) {
 
 void Accelerator::keep_until_over(Buffer buffer) {
   runtime::Frontier uses = executor().uses_of(buffer);
-  timeline().settle(uses, runtime::kMaxStreams);  // events to be asked for
+  timeline().settle(uses, runtime::kMaxStreams);  // events to be requested
   kept_.push_back(std::move(buffer));
 }
 

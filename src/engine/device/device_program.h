@@ -13,7 +13,7 @@ namespace segfuse::engine {
 
 /// Whose stream a run goes on, and whose memory its results are.
 struct DeviceRun {
-  std::optional<runtime::StreamId> stream = {};  ///< in the place of the accelerator's first
+  std::optional<runtime::StreamId> stream = {};  ///< in place of the accelerator's first
   std::span<const Tensor> outputs = {};          ///< memory for all results; empty: fresh
   bool waits = true;  ///< false: results stay on the accelerator, though all inputs are on the host
 };

@@ -57,7 +57,7 @@ std::string_view core_of(const SharedLibrary& library) {
   }
 }
 
-/// Kernels that this processor can run, in the place of those that the library chose: for a
+/// Kernels that this processor can run, in place of those that the library chose: for a
 /// processor that came after it, it takes ones without AVX. Null where its choice is good.
 const char* better_core(std::string_view chosen) {
 #if defined(__x86_64__)

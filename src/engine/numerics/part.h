@@ -1,5 +1,5 @@
 #pragma once
-// Small programs cut out of larger ones, with numbers in the place of sizes.
+// Small programs cut out of larger ones, with numbers in place of sizes.
 
 #include <functional>
 #include <span>

@@ -79,7 +79,7 @@ enum class End { kDone, kFailed, kStands };
 
 /// One compilation, on a thread of its own. LLVM gives up on some texts by a call that may not
 /// return. It has no exceptions, and global lists of it may hold on to objects on its stack. So a
-/// thread that comes to such a call is left standing there, with its stack, for ever.
+/// thread that comes to such a call is left standing there, with its stack, forever.
 struct Call {
   const SegfuseClangRequest* request;  // of the caller, who waits until `ended` is set
   const SegfuseClangSink* results;

@@ -2,7 +2,7 @@
 // How far a measure would move on other recordings of the same kind: the percentile bootstrap.
 //
 // Recordings, not segments, are drawn with replacement, as many as there are: segments of one
-// recording are not independent. A measure is computed anew from the sums of each draw, and the
+// recording are not independent. A measure is computed again from the sums of each draw, and the
 // interval goes from the 2.5 % quantile of these values to the 97.5 % quantile (Efron, Tibshirani:
 // An Introduction to the Bootstrap, 1993, chapter 13; for error rates of sequences: Bisani, Ney:
 // Bootstrap estimates for confidence intervals in ASR performance evaluation, ICASSP 2004).

@@ -36,7 +36,7 @@ class ResourceAdaptor {
   Upstream* upstream_;
 };
 
-/// At most so many bytes, as asked for, at one time. Never exceeded; with many threads a request
+/// At most so many bytes, as requested, at one time. Never exceeded; with many threads a request
 /// may be refused because of another one that is refused below at the same moment.
 template <MemoryResource Upstream>
 class LimitResource : public ResourceAdaptor<Upstream> {
@@ -215,7 +215,7 @@ Stack capture_stack(std::size_t frames);
 /// One line a frame, with the function's name where the program tells it.
 std::string describe_stack(const Stack& stack);
 
-/// Knows who holds what: the label and, if frames are asked for, the stack of each allocation.
+/// Knows who holds what: the label and, if frames are requested, the stack of each allocation.
 template <MemoryResource Upstream>
 class TrackResource : public ResourceAdaptor<Upstream> {
  public:

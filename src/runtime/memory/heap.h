@@ -26,8 +26,8 @@ namespace segfuse::runtime {
 struct HeapOptions {
   /// Most bytes of device memory to hold; 0: what the device has.
   std::size_t hard_limit = 0;
-  /// Up to here memory grows before streams are made to wait for each other's; 0: a quarter more
-  /// than what is in use at the time.
+  /// Up to this many bytes the heap maps new memory before it lets streams wait for each other's
+  /// memory; 0: a quarter more than what is in use at the time.
   std::size_t soft_limit = 0;
   /// Addresses reserved for each arena, in multiples of the device's memory.
   std::size_t reserve_factor = 4;
@@ -115,7 +115,7 @@ class Heap {
   /// device, DeviceError.
   Buffer allocate(std::size_t bytes, StreamId stream, std::string_view label = {});
 
-  /// Gives memory that nothing uses any more back to the device; does not wait.
+  /// Returns unused memory to the device; does not wait.
   void trim();
   void set_limits(std::size_t soft_limit, std::size_t hard_limit);
   void set_may_ask(bool may_ask);

@@ -59,7 +59,7 @@ PinnedPool::Class& PinnedPool::class_of(std::size_t bytes) {
   return *found;
 }
 
-// Counts the bytes before they are asked for, so that threads do not exceed the limit together.
+// Counts the bytes before they are requested, so that threads do not exceed the limit together.
 std::optional<PinnedBlock> PinnedPool::make(std::size_t bytes) {
   {
     const MutexLock lock(mutex_);

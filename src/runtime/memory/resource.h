@@ -23,7 +23,7 @@ inline constexpr std::size_t kUnknownBytes = static_cast<std::size_t>(-1);
 
 /// allocate() throws OutOfDeviceMemory, or UsageError for a stream of another device. deallocate()
 /// throws UsageError, and changes nothing, for an address that is not live, sizes that differ from
-/// what was asked for, and streams of another device. bytes_of() is what was asked for at a live
+/// what was requested, and streams of another device. bytes_of() is what was requested at a live
 /// address; it throws as deallocate() does. All may be called from any thread.
 template <class R>
 concept MemoryResource =

@@ -49,7 +49,7 @@ class DurationWindow {
   /// A sum above this, about e^-230, has lost no term that counts: those are below e^-700.
   static constexpr double kTrusted = 1e-100;
 
-  /// Begins anew. With `scaled` sums may take the fast way.
+  /// Begins again. With `scaled` sums may take the fast way.
   void reset(const DurationTable& table, bool scaled) {
     table_ = &table;
     scaled_ = scaled;

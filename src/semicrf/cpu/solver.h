@@ -75,7 +75,7 @@ class Method {
   mutable FactoredTables factored_;
 };
 
-/// What solve_expectations is asked for.
+/// What solve_expectations computes.
 struct Wanted {
   bool transition = false;
   bool duration = false;

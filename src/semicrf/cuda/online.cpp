@@ -23,7 +23,7 @@ struct CudaOnlineDecoder::State {
   std::int64_t rows = 0;            ///< of the history
   std::int64_t first = 0;           ///< the boundary of its first row
   std::int64_t frames = 0;          ///< that were pushed
-  std::vector<std::int32_t> taken;  ///< decided segments that the caller has not asked for
+  std::vector<std::int32_t> taken;  ///< decided segments that the caller has not requested
 
   State(const runtime::DeviceAccess& device, StreamHandle s, const Context& context)
       : gpu(std::make_shared<gpu::Queue>(device, context)), stream(s) {}

@@ -3,7 +3,7 @@
 //
 // The backward half is settled at every so many boundaries, counted from the row's beginning: what
 // does not matter of it (the size of all suffixes together) is taken off, the rest is rounded, and
-// running sums begin anew. Two rows that begin with the same frames then have the same bits before
+// running sums begin again. Two rows that begin with the same frames then have the same bits before
 // the first of these boundaries where what follows is forgotten.
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 // Forward and backward values of one row in the log domain, in double: what sampling, k-best,
 // constraints, tails and risks are built on. Slower than the engine's own passes, with more
-// freedom: a score per frame beyond K, boundaries that are forced, and max in the place of
+// freedom: a score per frame beyond K, boundaries that are forced, and max in place of
 // log-sum-exp.
 //
 // Values at a boundary are relative to a whole number that is kept per boundary, so that they stay
@@ -99,7 +99,7 @@ void lattice_begin_backward(const LatticeInput& input, Lattice& lattice, bool ro
 void lattice_back(const LatticeInput& input, Lattice& lattice, std::int64_t s);
 
 /// After a finite forward pass: the backward half, and with Sum::kLog the expected counts where
-/// they are asked for. tail_count: (stride) expected frames beyond K by label.
+/// they are requested. tail_count: (stride) expected frames beyond K by label.
 void lattice_backward(const LatticeInput& input, Lattice& lattice, RowExpectations* counts,
                       double* tail_count);
 

@@ -32,7 +32,7 @@ struct Dims {
 /// Checks all shapes and lengths, and that there are no tables; UsageError.
 template <class T>
 Dims check_potentials(const Potentials<T>& potentials);
-/// The same for what takes segment_scores and transition_scores.
+/// The same for functions that take segment_scores and transition_scores.
 template <class T>
 Dims check_with_tables(const Potentials<T>& potentials);
 template <class T>
@@ -106,7 +106,7 @@ void for_frames(ThreadPool* pool, std::int64_t frames, const Body& body) {
   pool->run((frames + kPart - 1) / kPart, std::ref(part));
 }
 
-/// Reads frames [0, length) of a row, and looks at its part of the tables. Throws DataError for NaN
+/// Reads frames [0, length) of a row, and checks its part of the tables. Throws DataError for NaN
 /// or +inf.
 template <class T>
 Row load_row(const Potentials<T>& potentials, const Dims& dims, std::int64_t row,

@@ -24,7 +24,7 @@ struct KernelCall {
 };
 using Kernel = std::function<void(const KernelCall&)>;
 
-/// Memory as an allocator hands it on: something finite, or NaN where that was asked for.
+/// Memory as an allocator hands it on: something finite, or NaN where that was requested.
 inline Tensor used_memory(DType dtype, const Shape& shape, bool poison) {
   return Tensor::full(dtype, shape, poison ? std::numeric_limits<double>::quiet_NaN() : 0.25);
 }

@@ -128,7 +128,7 @@ static inline void __syncwarp(unsigned) { hooks.across(0, 0); }
 static inline unsigned char* shared_memory() { return static_cast<unsigned char*>(hooks.shared()); }
 static inline void prefetch_l2(const void* from) {
   static volatile char seen;
-  seen = *static_cast<const char*>(from);  // what is asked for early is there
+  seen = *static_cast<const char*>(from);  // what is requested early is there
 }
 static inline void row_barrier(unsigned, unsigned) { hooks.wait_block(); }
 static inline float nan_max(float a, float b) { return a >= b || a != a ? a : b; }

@@ -28,7 +28,7 @@ class Devices {
   virtual const comm::NcclApi& api() const { return fake_api(); }
   /// The calling thread is this rank.
   virtual void begin_rank(int rank) const { fake().begin_rank(rank); }
-  /// Whether events can be asked for until they are over; where the host has to wait for them, it
+  /// Whether events can be requested until they are over; where the host has to wait for them, it
   /// does so before each question.
   virtual bool runs_by_itself() const { return true; }
   /// Bytes of device memory that are held, all devices together.
@@ -52,7 +52,7 @@ class NcclRank {
   NcclRank(const NcclRank&) = delete;
   NcclRank& operator=(const NcclRank&) = delete;
 
-  /// Enqueues a sum of the values of support/shard_sums.h. `in_place`: it takes the place of this
+  /// Enqueues a sum of the values of support/shard_sums.h. `in_place`: it replaces this
   /// rank's last node.
   void enqueue_sum(std::int64_t present, std::int64_t words, bool in_place = false);
   /// What is in the sum's memory when the stream that uses it comes to it.

@@ -9,7 +9,7 @@
 namespace segfuse::test {
 
 /// How a call fails: with an error at once; with one that is heard of later, by
-/// ncclCommGetAsyncError; or by staying "in progress" for ever.
+/// ncclCommGetAsyncError; or by staying "in progress" forever.
 enum class FakeFault { kAtOnce, kLater, kNever };
 
 /// Puts work on a stream of the device.
@@ -32,7 +32,7 @@ struct FakeNccl {
   std::uint64_t (*calls)(int rank);
   /// "ncclSend": the k-th call of that rank.
   std::string (*call)(int rank, std::uint64_t k);
-  /// Called, by the rank, when a call stays "in progress" for ever.
+  /// Called, by the rank, when a call stays "in progress" forever.
   void (*on_stuck)(std::function<void()> notify);
   /// Communicators that were neither destroyed nor aborted.
   int (*alive)();

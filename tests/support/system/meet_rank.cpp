@@ -7,7 +7,7 @@
 //   fail=R@S             says that it cannot go on, and ends with 3
 //   fault=R@S            says that its device is broken, and ends with 4
 //   comm=R@S             says that a cable is, and ends with 4
-//   hang=R@S             reads data for ever; when all others wait for it, an hour passes by the
+//   hang=R@S             reads data forever; when all others wait for it, an hour passes by the
 //                        clock of rank 0, whatever the load of the machine
 //   value=R:TEXT         rank R has another value than the others
 //   launch=N             is no rank: starts N, with the other arguments

@@ -1,5 +1,5 @@
 // Loop IR of one case of each kind of group, under the CPU's schedules. SEGFUSE_UPDATE_GOLDEN=1
-// writes the files anew.
+// writes the files again.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -297,7 +297,7 @@ TEST(LowerTranspose, EveryOrderOfAxesBesideAnother) {
 }
 
 /// Positions that are quotients and rests: what a trial found is found again where nothing has
-/// been asked for yet.
+/// been requested yet.
 TEST(LowerMovement, ReshapedPartsAreReadUnderEverySchedule) {
   const char* const programs[] = {
       "%1 = slice(%0) {starts=[0, 0, 2], sizes=[S, 5, 4]}\n"

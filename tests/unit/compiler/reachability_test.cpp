@@ -27,7 +27,7 @@ Edges random_edges(Rng& rng, Node count, std::uint64_t density) {
   return edges;
 }
 
-/// The graph of groups, searched anew for every question.
+/// The graph of groups, searched again for every question.
 struct Oracle {
   Edges edges;
   std::vector<Node> group;

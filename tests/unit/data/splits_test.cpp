@@ -194,7 +194,7 @@ TEST(GroupRule, APairOfParenthesesNamesTheGroup) {
   EXPECT_THAT(group_of("^(b*)_", "_003"), HasSubstr("nothing stands where the parentheses are"));
   EXPECT_THAT(group_of("(a)(b)", "ab"), HasSubstr("has 2 pairs of parentheses; expected one"));
   EXPECT_THAT(group_of("(?:a)", "ab"), HasSubstr("has 0 pairs of parentheses"));
-  EXPECT_THAT(group_of("(a", "ab"), HasSubstr("\"(a\" is no regular expression"));
+  EXPECT_THAT(group_of("(a", "ab"), HasSubstr("\"(a\" is not a regular expression"));
   EXPECT_THAT(group_of("(" + std::string(300, 'a') + ")", "ab"), HasSubstr("at most 200"));
   EXPECT_THAT(group_of("(a)", std::string(1001, 'a')), HasSubstr("names of at most 1000"));
 }

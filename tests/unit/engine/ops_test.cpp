@@ -524,7 +524,7 @@ TEST(Ops, RefusalsNameOperationFoundAndExpected) {
   EXPECT_THAT(refusal([&] { (void)f.build(); }), HasSubstr("'one' has no output"));
   EXPECT_THAT(refusal([&] { (void)Size("2B"); }), HasSubstr("'2B' is not a name of a size"));
   EXPECT_THAT(refusal([&] { (void)f.apply("expp", {}); }), HasSubstr("no operation 'expp'"));
-  EXPECT_THAT(refusal([&] { (void)x.size(1); }), HasSubstr("axis 1 of f32[3]"));
+  EXPECT_THAT(refusal([&] { (void)x.size(1); }), HasSubstr("found axis 1 for f32[3]"));
   EXPECT_THAT(refusal([&] { f.require(3, 4); }), HasSubstr("3 and 4 can never be equal"));
   f.output(x + 1);  // it goes on
   expect_values(

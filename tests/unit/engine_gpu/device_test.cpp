@@ -85,7 +85,7 @@ TEST_P(OnDevice, AttentionOfNumbers) {
   const ir::ValId v = fusion.add_input("v", DType::kF32, shape);
   const ir::ValId scores = b.matmul(q, b.permute(k, {0, 1, 3, 2}));
   fusion.add_output(b.matmul(b.softmax(scores, 3), v));
-  // The same by way of other orders, with what is turned computed on the way.
+  // The same through other orders, with what is turned computed on the way.
   const ir::ValId turned = b.permute(b.reshape(b.exp(k), {6, 40, 8}), {0, 2, 1});
   fusion.add_output(b.matmul(b.reshape(q, {6, 40, 8}), turned));
   fusion.add_output(b.exp(b.reshape(b.permute(k, {1, 0, 3, 2}), {6, 320})));

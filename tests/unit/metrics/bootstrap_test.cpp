@@ -58,7 +58,7 @@ std::vector<MetricCounts> counts_of(const std::vector<Pair>& pairs) {
   return all;
 }
 
-/// Every draw measured from its recordings anew, as if they were a test set.
+/// Every draw measured from its recordings again, as if they were a test set.
 std::vector<Metrics> plain_draws(const std::vector<Pair>& pairs) {
   Rng rng(kBootstrapSeed);
   std::vector<Metrics> draws;

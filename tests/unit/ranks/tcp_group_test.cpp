@@ -240,7 +240,7 @@ TEST(TcpGroup, NamesOfThisMachineWork) {
       said_by(run_tcp_ranks(3, [](Group& group) { group.barrier(); }, meet::own_host())), Each(""));
 }
 
-/// A guest that sends `bytes` in the place of an answer, or what `visit` sends with a key.
+/// A guest that sends `bytes` in place of an answer, or what `visit` sends with a key.
 bool lets_in(const std::string& key, const meet::Visitor& visitor, const std::string& bytes = "") {
   int ends[2];
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);

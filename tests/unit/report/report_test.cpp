@@ -94,7 +94,7 @@ ReportData tiny_report() {
   return d;
 }
 
-// SEGFUSE_UPDATE_GOLDEN=1 writes the file anew.
+// SEGFUSE_UPDATE_GOLDEN=1 writes the file again.
 TEST(Report, GoldenData) {
   const std::filesystem::path path = kSource / "tests/golden/report/data.json";
   const std::string text = report_json(tiny_report(), {}).dump(1) + "\n";

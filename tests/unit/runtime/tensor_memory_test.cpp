@@ -199,7 +199,7 @@ TEST(TensorMemory, TrimGivesBackWhatNothingUses) {
 }
 
 /// Robson's sequence: blocks fill some memory; again and again every second one is freed, and
-/// blocks of twice the size are asked for.
+/// blocks of twice the size are requested.
 TEST(TensorMemory, IdleMemoryIsMappedElsewhereBeforeTheHeapGrows) {
   Library library(sim::eager());
   constexpr std::size_t kTotal = std::size_t{48} << 20;

@@ -1,5 +1,5 @@
 // What a call says of a row on the CPU depends on that row alone: not on the rows beside it, its
-// place, the frames that rows are padded to, what else is asked for, or the number of threads.
+// place, the frames that rows are padded to, what else is requested, or the number of threads.
 
 #include "company.h"
 

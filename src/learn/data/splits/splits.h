@@ -26,7 +26,7 @@ std::vector<std::int64_t> deal_groups(std::span<const std::string> groups, std::
 /// development set. UsageError where there is one group and nothing else says what the test is.
 bool deal_splits(std::span<std::optional<Split>> splits, std::span<const std::string> groups = {});
 
-/// Deals recordings anew, whatever their splits were: number i is in fold i mod folds + 1, or each
+/// Deals recordings again, whatever their splits were: number i is in fold i mod folds + 1, or each
 /// group in one of the folds as deal_groups() has it. One fold is the test set, the others are
 /// dealt as deal_splits() deals them. UsageError where there are less recordings, or groups, than
 /// folds.

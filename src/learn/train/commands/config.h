@@ -110,7 +110,7 @@ void set_shards(TrainConfig& config, std::int64_t shards);
 /// UsageError where the configuration asks for other shards, for batches that cannot be cut so, or
 /// in an override for a key of the encoder.
 void prepare_for_encoder(TrainConfig& config);
-/// Puts an encoder in the place of that of [model], whose keys leave the settings.
+/// Puts an encoder in place of that of [model], whose keys leave the settings.
 void set_encoder(TrainConfig& config, std::shared_ptr<const GivenEncoder> encoder);
 /// UsageError for one that cannot be trained.
 void set_encoder(TrainConfig& config, Encoder encoder);

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 // --- decoding ----------------------------------------------------------------------------------
 
-/// The files of a recording in a folder: its labels, and what was asked for beside them (else
+/// The files of a recording in a folder: its labels, and what was requested beside them (else
 /// empty).
 struct DecodedPaths {
   DecodedPaths(const DecodeOptions& options, const fs::path& file, const fs::path& folder) {

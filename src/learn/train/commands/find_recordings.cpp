@@ -44,7 +44,7 @@ void tell_left_out(const std::vector<Recording>& recordings, const Unpaired& unp
     log(LogLevel::kWarning, "{}", sentence);
 }
 
-/// How groups were dealt; folds deal them anew, and say so themselves.
+/// How groups were dealt; folds deal them again, and say so themselves.
 void tell_groups(const std::vector<Recording>& recordings, const DataSource& source) {
   if (source.group.empty() || source.folds > 0 || source.card_said_it) return;
   const auto count = [&](Split split) {

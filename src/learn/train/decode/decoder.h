@@ -46,8 +46,8 @@ struct Alternative {
 
 struct Decoded {
   std::vector<DecodedSegment> segments;
-  std::vector<Alternative> best;     ///< the likeliest, best first, where they were asked for
-  std::vector<Alternative> samples;  ///< drawn, where they were asked for
+  std::vector<Alternative> best;     ///< the likeliest, best first, where they were requested
+  std::vector<Alternative> samples;  ///< drawn, where they were requested
   /// For each of the sequence's gold segments the mean over its frames of P(frame has its label);
   /// NaN where the model lacks that. With posteriors.
   std::vector<double> gold;
@@ -114,7 +114,7 @@ class Decoder {
   /// does not depend on how the features come, and with the same scores is that of decode().
   Decoded decode_long(const std::string& id, const FeaturePieces& next, const Options& options,
                       const std::filesystem::path& scratch = {});
-  /// A recording that is decoded while it comes; this decoder outlives it. With `lookahead` (at
+  /// A recording that is decoded as it arrives; this decoder outlives it. With `lookahead` (at
   /// least least_lookahead()) a boundary is decided at the latest when so many frames behind it
   /// have arrived. The network takes `piece_frames` at a time. UsageError where can_decode_long()
   /// is false.

@@ -28,7 +28,7 @@ class LoadedModel {
 
   const TrainedModel& model() const { return model_; }
   const FeatureExtractor& extractor() const { return extractor_; }
-  /// How the decoder is asked for these.
+  /// The decoder's options for these.
   Decoder::Options how(const InferenceOptions& options) const;
   /// Normalises the features of a recording. DataError when they have other columns.
   Sequence sequence_of(std::string id, Tensor features) const;

@@ -92,7 +92,7 @@ void read_encoder(const TensorFile& file, const std::string& source, TrainConfig
   }
 }
 
-/// Tensors of a model file by name, each of the type and shape that is asked for.
+/// Tensors of a model file by name, each of the type and shape that is requested.
 class Tensors {
  public:
   Tensors(const TensorFile& file, const std::string& source) : file_(file), source_(source) {}

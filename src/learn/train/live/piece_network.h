@@ -23,7 +23,7 @@ struct PieceScores {
 
 /// Where a piece goes on, and what the network left behind the one before it.
 struct PieceState {
-  std::int64_t first = 0;       ///< frame from which on scores are asked for; earlier ones are
+  std::int64_t first = 0;       ///< frame from which on scores are requested; earlier ones are
                                 ///< there for those that look back
   std::vector<Tensor> carried;  ///< empty: this is the first piece, or there is nothing to carry
 };

@@ -45,7 +45,7 @@ class TrainingRanks {
   /// Work of all ranks that those which are left do again where one is lost: see comm/group.h. Each
   /// call below is a unit of its own.
   void together(const std::function<void()>& work) const;
-  /// At the beginning of a unit: deals the shards out anew where ranks were lost, and says so.
+  /// At the beginning of a unit: deals the shards out again where ranks were lost, and says so.
   bool deal_again();
   /// The one that writes files and speaks.
   bool leads() const;
@@ -55,7 +55,7 @@ class TrainingRanks {
 
   /// All ranks call it before the first sum. Gradients on GPUs are summed there by NCCL where each
   /// rank has a GPU of its own and NCCL is found; else in host memory, and the leading rank says
-  /// why. `comm` as in TrainOptions: UsageError or CommError where NCCL is asked for and cannot be
+  /// why. `comm` as in TrainOptions: UsageError or CommError where NCCL is requested and cannot be
   /// used. `accelerator`, this rank's, may be null and outlives this.
   void choose_exchange(const std::string& comm, engine::Accelerator* accelerator,
                        const comm::NcclApi* nccl = nullptr);
@@ -97,7 +97,7 @@ class TrainingRanks {
   std::int64_t generation_ = 0;  ///< of the group for which they are dealt out
   engine::Accelerator* accelerator_ = nullptr;
   std::unique_ptr<comm::TreeExchange> exchange_;
-  std::unique_ptr<comm::NcclExchange> nccl_;  ///< null: by way of the host
+  std::unique_ptr<comm::NcclExchange> nccl_;  ///< null: through the host
   comm::ShardRange shards_;
   std::unique_ptr<Stragglers> stragglers_;
 };

@@ -22,7 +22,7 @@ struct MeetingOptions;
 namespace segfuse::learn {
 
 /// A rank that stays in one place for `timeout` seconds while others wait for it is a failure; 0:
-/// it may stay for ever. All ranks have to have the same version of segfuse.
+/// it may stay forever. All ranks have to have the same version of segfuse.
 void set_limits(comm::meet::MeetingOptions& options, double timeout);
 
 /// A meeting of ranks that find each other by what they say in the group, which outlives it and is

@@ -158,7 +158,7 @@ TEST_P(HeapOnDevices, AHitMakesNoCallAndGivesTheSameAddress) {
   EXPECT_EQ(after.waits, before.waits);
 }
 
-// Indices that another stream still reads are dropped, and their memory is asked for again.
+// Indices that another stream still reads are dropped, and their memory is requested again.
 TEST_P(HeapOnDevices, TheStory) {
   Timeline timeline;
   Heap heap(device(), timeline, {.hard_limit = room(), .soft_limit = 1});

@@ -98,7 +98,7 @@ TYPED_TEST(Tables, GradientsAreExpectationsOverTheList) {
               << found[part].first << " at " << i << " of the " << (loss ? "loss" : "partition");
       }
     }
-    // A gradient that is asked for alone is the same.
+    // A gradient that is requested alone is the same.
     TableGradientsOwned<TypeParam> alone(p);
     Gradients<TypeParam> only;
     only.segment_scores = alone.views(p).segment_scores;
