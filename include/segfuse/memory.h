@@ -229,6 +229,10 @@ void mark(int device, void* stream);
 /// So may all streams that are known: the host waits.
 void mark_all();
 
+/// `raise` is called with the message in the place of DeviceError when there is no memory, and may
+/// throw what the library's callers catch; when it returns, DeviceError is thrown. Null: nothing.
+void on_out_of_memory(void (*raise)(const char* message));
+
 /// Most bytes to hold on a device; 0: what it has. Of all devices that have no limit of their own.
 void set_limit(std::size_t bytes);
 void set_limit(int device, std::size_t bytes);

@@ -7,7 +7,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <string>
 #include <tuple>
@@ -26,6 +28,17 @@ namespace {
 
 /// First byte of the allocation, first byte, bytes, whether it is written.
 using Use = std::tuple<std::uintptr_t, std::uintptr_t, std::size_t, bool>;
+
+/// For the recorder of PyTorch's operations (segfuse/torch/_watch/recorder), which is not linked
+/// with this. Whether it could be enqueued.
+int magnitudes(int device, void* stream, const MagnitudeOf* tensors, std::size_t count) noexcept {
+  try {
+    enqueue_magnitudes(device, stream, {tensors, count});
+    return 1;
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
 
 TracedUse use_of(const Use& use) {
   return {std::get<0>(use), std::get<1>(use), std::get<2>(use), std::get<3>(use)};
@@ -55,6 +68,7 @@ std::string cause_of_fault(const std::string& fault, const std::string& operatio
 }  // namespace
 
 void bind_doctor(nb::module_& m) {
+  m.def("magnitudes_address", [] { return reinterpret_cast<std::uintptr_t>(&magnitudes); });
   m.def("numerics_cause", &cause_of_number, "operation"_a, "dtype"_a, "nan"_a, "gradient"_a,
         "operands"_a);
   m.def("fault_cause", &cause_of_fault, "fault"_a, "operation"_a);

@@ -49,7 +49,9 @@ std::map<std::string, std::uint64_t> statistics(int device) {
 
 void bind_memory(nb::module_& m) {
   const nb::call_guard<nb::gil_scoped_release> waits;
+  tensor_memory::on_out_of_memory(&segfuse_torch_out_of_memory);
   m.def("memory_callbacks", &callbacks);
+  m.def("memory_out_of_memory", [] { return address(&segfuse_torch_out_of_memory); });
   m.def(
       "memory_enter",
       [](int device, std::uintptr_t stream) { tensor_memory::enter(device, stream_of(stream)); },

@@ -1,6 +1,7 @@
 #pragma once
 // The functions that torch.cuda.memory.CUDAPluggableAllocator calls. Streams are cudaStream_t. They
-// throw exceptions of C++, of which PyTorch makes a RuntimeError with the same text.
+// throw exceptions of C++, of which PyTorch makes a RuntimeError with the same text; where memory
+// is out, its own exception, of which it makes a torch.OutOfMemoryError.
 
 #include <cstddef>
 #include <functional>
@@ -15,6 +16,9 @@ SEGFUSE_TORCH_CALLBACK void segfuse_torch_release(void* address, std::size_t byt
 SEGFUSE_TORCH_CALLBACK void segfuse_torch_record_stream(void* address, void* stream);
 SEGFUSE_TORCH_CALLBACK void segfuse_torch_empty_cache();
 SEGFUSE_TORCH_CALLBACK void segfuse_torch_memory_fraction(double part, int device);
+
+/// Throws c10::OutOfMemoryError of the PyTorch in this process; returns if there is none.
+SEGFUSE_TORCH_CALLBACK void segfuse_torch_out_of_memory(const char* message);
 
 namespace segfuse::python {
 

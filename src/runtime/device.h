@@ -87,6 +87,8 @@ class Device {
   virtual void destroy_stream(StreamHandle stream) noexcept = 0;
   /// Waits until all that was enqueued is done.
   virtual void synchronize(StreamHandle stream) = 0;
+  /// Whether all that was enqueued is known to be done; does not wait.
+  virtual bool idle(StreamHandle /*stream*/) { return false; }
   /// Tells a stream from a former one with the same handle, where the device can.
   virtual std::uint64_t identity(StreamHandle stream) {
     return reinterpret_cast<std::uintptr_t>(stream.get());

@@ -372,11 +372,16 @@ void Timeline::raise_host(const Ticks& clock) {
   for (std::size_t i = 0; i < kMaxStreams; ++i) raise(state_->host[i], clock[i]);
 }
 
-void Timeline::synchronize(StreamId id) {
-  const Stream& stream = stream_at(id);
+Ticks Timeline::clock_of(const Stream& stream) {
   Ticks clock;
   for (std::size_t i = 0; i < kMaxStreams; ++i)
     clock[i] = stream.clock[i].load(std::memory_order_acquire);
+  return clock;
+}
+
+void Timeline::synchronize(StreamId id) {
+  const Stream& stream = stream_at(id);
+  const Ticks clock = clock_of(stream);
   state_->host_waits.fetch_add(1, std::memory_order_relaxed);
   // What throws has waited all the same.
   try {
@@ -412,9 +417,16 @@ void Timeline::poll() {
 }
 
 void Timeline::ask(const Device& device) {
-  for (const StreamId stream : streams(device)) {
-    const StreamTick last = tail(stream);
-    if (!over(last)) event_behind(last);
+  for (const StreamId id : streams(device)) {
+    const StreamTick last = tail(id);
+    if (over(last)) continue;
+    // An event that is recorded now is not over now, even if the stream has nothing to do.
+    const Stream& stream = stream_at(id);
+    const Ticks clock = clock_of(stream);
+    if (stream.device->idle(stream.handle))
+      raise_host(clock);
+    else
+      event_behind(last);
   }
   poll();
 }

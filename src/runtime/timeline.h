@@ -114,6 +114,7 @@ class Timeline {
   EventPtr new_event(Stream& stream);
   void wait(StreamId stream, const Event& event);
   void host_wait(const Event& event);
+  static std::array<Tick, kMaxStreams> clock_of(const Stream& stream);
   void raise_host(const std::array<Tick, kMaxStreams>& clock);
   std::vector<StreamTick> essential(std::span<const StreamTick> uses) const;
   std::vector<StreamTick> missing(StreamId stream, const Frontier& uses) const;

@@ -1,6 +1,8 @@
 """What segfuse.torch.allocator refuses; test_allocator_cuda.py has the rest."""
 
+import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import segfuse
 from segfuse.torch import allocator
+from segfuse.torch._watch import compiled
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 
@@ -92,6 +95,7 @@ def test_streams_that_python_enters_are_followed(monkeypatch):
     program = """
 import torch, types
 from segfuse.torch import allocator
+from segfuse.torch._watch import compiled
 seen = []
 monkey = types.SimpleNamespace(enter=lambda *a: seen.append(("enter", *a)))
 torch.cuda.set_stream = lambda stream: seen.append("set")
@@ -120,3 +124,36 @@ print(seen)
     assert run.stdout.strip() == str(
         ["trace", "set", ("enter", 0, 7), "set", ("enter", 0, 7), "set", ("mark", 0, 9),
          "all", "all", "all"])  # fmt: skip
+
+
+CATCHER = r"""
+#include <torch/csrc/Exceptions.h>
+
+static PyObject* call(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  unsigned long long address;
+  const char* message;
+  if (!PyArg_ParseTuple(args, "Ks", &address, &message)) return nullptr;
+  reinterpret_cast<void (*)(const char*)>(address)(message);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+static PyMethodDef methods[] = {{"call", call, METH_VARARGS, ""}, {}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "catcher", "", -1, methods};
+PyMODINIT_FUNC PyInit_catcher() { return PyModule_Create(&module); }
+"""
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_memory_that_is_out_is_what_programs_of_pytorch_catch(tmp_path):
+    source = tmp_path / "catcher.cpp"
+    source.write_text(CATCHER)
+    subprocess.run(compiled.command(source, tmp_path / "catcher.so", "c++"), check=True)
+    spec = importlib.util.spec_from_file_location("catcher", tmp_path / "catcher.so")
+    catcher = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(catcher)
+    address = segfuse._native.memory_out_of_memory()
+    for _ in range(3):
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            catcher.call(address, "CUDA out of memory. 3 GiB are held")
+        assert str(caught.value) == "CUDA out of memory. 3 GiB are held"

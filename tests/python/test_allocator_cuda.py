@@ -142,7 +142,7 @@ def test_a_limit_holds():
     held = allocator.statistics()["held"]
     allocator.enable(limit=held + 128 * MIB)
     x = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-    with pytest.raises(RuntimeError, match="CUDA out of memory. out of device memory"):
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory. out of device memory"):
         torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
     assert allocator.statistics()["held"] <= held + 128 * MIB
     del x
@@ -152,7 +152,7 @@ def test_a_limit_holds():
 def test_a_fraction_of_memory_is_a_limit():
     torch.cuda.set_per_process_memory_fraction(0.01)
     total = torch.cuda.get_device_properties(0).total_memory
-    with pytest.raises(RuntimeError, match="CUDA out of memory. out of device memory"):
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory. out of device memory"):
         torch.empty(total // 50, dtype=torch.uint8, device="cuda")
 
 

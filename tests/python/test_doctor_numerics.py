@@ -17,6 +17,7 @@ import numeric_faults
 
 import segfuse
 import segfuse.torch
+from segfuse.torch._watch import compiled, numerics
 
 
 def line_of(function):
@@ -25,12 +26,23 @@ def line_of(function):
     return f"{Path(numeric_faults.__file__)}:{marked[0]}" if marked else None
 
 
+@pytest.fixture(params=[False, True], ids=["mode", "compiled"])
+def looks(request, monkeypatch):
+    """Both that look at operations: the compiled one runs on GPUs, and has to find the same."""
+    monkeypatch.setattr(numerics, "wants_compiled", lambda: request.param)
+    if request.param:
+        recorder, note = compiled.compiled_here()
+        if recorder is None:
+            pytest.skip(note)
+    return request.param
+
+
 def name_of(function):
     return function.__name__
 
 
 @pytest.mark.parametrize("program", numeric_faults.FAULTS, ids=name_of)
-def test_a_planted_fault_is_named_first(program):
+def test_a_planted_fault_is_named_first(program, looks):
     torch.manual_seed(0)
     with segfuse.torch.check_numerics(raises=False) as watch:
         program()
@@ -50,14 +62,14 @@ def test_there_are_thirty_faults():
 
 
 @pytest.mark.parametrize("program", numeric_faults.CLEAN, ids=name_of)
-def test_a_clean_program_gives_no_report(program):
+def test_a_clean_program_gives_no_report(program, looks):
     torch.manual_seed(0)
     with segfuse.torch.check_numerics() as watch:
         program()
     assert "nothing found" in watch.report()
 
 
-def test_our_own_layer_is_clean():
+def test_our_own_layer_is_clean(looks):
     crf = segfuse.torch.SemiMarkovCRF(3, 4, self_transitions=False)
     with segfuse.torch.check_numerics():
         optimizer = torch.optim.Adam(crf.parameters())
@@ -66,7 +78,7 @@ def test_our_own_layer_is_clean():
         optimizer.step()
 
 
-def test_the_message_has_module_line_element_operands_and_cause():
+def test_the_message_has_module_line_element_operands_and_cause(looks):
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), numeric_faults.Apply(torch.log))
     with torch.no_grad():
         model[0].weight.copy_(torch.eye(2))
@@ -81,7 +93,7 @@ def test_the_message_has_module_line_element_operands_and_cause():
     assert "reached   the loss (test_doctor_numerics.py" in message
 
 
-def test_a_finding_stops_at_the_step_it_was_made_in():
+def test_a_finding_stops_at_the_step_it_was_made_in(looks):
     steps = 0
 
     def middle(x):
@@ -94,7 +106,7 @@ def test_a_finding_stops_at_the_step_it_was_made_in():
     assert steps == 2
 
 
-def test_watching_changes_no_bit():
+def test_watching_changes_no_bit(looks):
     def weights(watched):
         torch.manual_seed(3)
         model = numeric_faults.net(torch.nn.Dropout(0.5))
@@ -109,7 +121,7 @@ def test_watching_changes_no_bit():
         assert torch.equal(a, b)
 
 
-def test_statistics_have_a_row_for_each_step():
+def test_statistics_have_a_row_for_each_step(looks):
     with segfuse.torch.check_numerics(statistics=True) as watch:
         numeric_faults.train_with(
             lambda x: x.tanh() * 1e-3 + 200,
@@ -120,6 +132,56 @@ def test_statistics_have_a_row_for_each_step():
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert rows[0]["forward"]["value"] > 100
     assert "gradient" in watch.report()
+
+
+def test_what_is_overwritten_at_once_was_seen_before(looks):
+    def middle(x):
+        y = x / 0
+        z = y + x
+        y.zero_()
+        return z
+
+    with segfuse.torch.check_numerics(raises=False) as watch:
+        numeric_faults.train_with(middle)
+    assert watch.findings[0].operation == "div", watch.report()
+
+
+def test_operands_beyond_the_budget_are_let_go(looks):
+    watch = numerics.Numerics(keep_bytes=0)
+    watch.start()
+    numeric_faults.train_with(torch.log)
+    watch.stop()
+    first = watch.findings[0]
+    assert (first.operation, first.place.line.function) == ("log", "forward")
+    if looks:
+        assert first.readings[0].text == "overwritten or let go before they were read"
+
+
+def test_a_program_without_steps_is_looked_at_in_pieces(looks):
+    with segfuse.torch.check_numerics(raises=False) as watch:
+        total = torch.zeros(()) / torch.zeros(())
+        for _ in range(17_000):
+            total = total + 1
+        total.item()
+    assert watch.findings[0].operation == "div", watch.report()
+    assert watch.findings[0].reached == "a number that the program reads"
+
+
+def test_gradients_are_taken_over_as_without_a_watcher(looks):
+    def kept(watched):
+        x = torch.ones(1000, requires_grad=True)
+        seen = []
+        x.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.data_ptr()))
+        x.register_hook(lambda grad: seen.append(grad.data_ptr()))
+        if watched:
+            with segfuse.torch.check_numerics():
+                (x * 3).sum().backward()
+        else:
+            (x * 3).sum().backward()
+        return seen[0] == seen[1]
+
+    assert kept(False)
+    assert kept(True) or not looks
 
 
 # --- the command ---

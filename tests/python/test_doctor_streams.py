@@ -60,10 +60,18 @@ class Played:
         return block, block + tensor.storage_offset() * tensor.element_size()
 
     def release(self, key, kind):
-        block = self.blocks.pop(key)
+        block = self.blocks.pop(key, None)
+        if block is None:
+            return  # it lies elsewhere
         if self.recorder is not None:
             self.recorder.release(block)
             self.free[kind].append(block)
+
+    def moved(self, tensor, bytes):
+        """The tensor, of so many bytes before, lies elsewhere now."""
+        key = tensor.untyped_storage()._cdata
+        self.release(key, (bytes, self.current))
+        self.address_of(tensor)
 
     @contextlib.contextmanager
     def on(self, stream):
@@ -166,6 +174,184 @@ def test_a_custom_operator_by_its_schema(waits):
             x.sum()
 
     assert bool(run(program)) != waits
+
+
+# Variants of a missing order and of the same program with it.
+
+VARIANTS = {}
+
+
+def variant(kind):
+    def add(function):
+        VARIANTS[function.__name__] = (function, kind)
+        return function
+
+    return add
+
+
+@variant("event too early")
+def event_before_the_work(gpu, right):
+    x = torch.ones(4)
+    if not right:
+        gpu.recorder.record(MAIN, 7)
+    x.mul_(2)
+    if right:
+        gpu.recorder.record(MAIN, 7)
+    gpu.recorder.wait(SIDE, 7)
+    with gpu.on(SIDE):
+        x.sum()
+
+
+@variant("race")
+def event_on_the_wrong_stream(gpu, right):
+    x = torch.ones(4)
+    gpu.order(MAIN if right else 3, SIDE)
+    with gpu.on(SIDE):
+        x.sum()
+
+
+@variant("race")
+def wait_on_the_host(gpu, right):
+    x = torch.ones(4)
+    gpu.recorder.trace.synchronize_stream(MAIN if right else SIDE)
+    with gpu.on(SIDE):
+        x.sum()
+
+
+@variant("race")
+def wait_on_the_host_for_an_event(gpu, right):
+    x = torch.ones(4)
+    gpu.recorder.record(MAIN, 7)
+    if right:
+        gpu.recorder.trace.synchronize_event(7)
+    with gpu.on(SIDE):
+        x.sum()
+
+
+@variant("host")
+def copies_from_pinned_memory(gpu, right):
+    pinned, batch = torch.ones(4), torch.zeros(4)
+    batch.copy_(pinned, non_blocking=True)
+    if right:
+        gpu.recorder.trace.synchronize_stream(MAIN)
+    gpu.recorder.trace.host_use("train.py:9 in load", (*gpu.address_of(pinned), 16, True))
+
+
+@variant("race")
+def double_buffering(gpu, right):
+    buffers = [torch.zeros(4), torch.zeros(4)]
+    gpu.order(MAIN, SIDE)
+    for i in range(4):
+        if i >= 2 and right:
+            gpu.recorder.wait(SIDE, 20 + i % 2)
+        with gpu.on(SIDE):
+            buffers[i % 2].fill_(i)
+        gpu.order(SIDE, MAIN, 10 + i % 2)
+        buffers[i % 2].sum()
+        gpu.recorder.record(MAIN, 20 + i % 2)
+
+
+@variant("race")
+def buckets_of_gradients(gpu, right):
+    gradients = [torch.ones(4), torch.ones(2)]
+    bucket = torch.zeros(6)
+    torch.cat(gradients, out=bucket)
+    gpu.order(MAIN, SIDE)
+    with gpu.on(SIDE):
+        bucket.div_(2)  # the sum over ranks
+    if right:
+        gpu.order(SIDE, MAIN, 8)
+    torch._foreach_copy_(gradients, list(bucket.split([4, 2])))
+
+
+@variant("freed while in use")
+def view_of_a_freed_tensor(gpu, right):
+    x = torch.ones(4, 4)
+    row = x[2]
+    del x
+    gpu.order(MAIN, SIDE)
+    with gpu.on(SIDE):
+        row.sum()
+    if right:
+        gpu.order(SIDE, MAIN, 8)
+    del row
+    return torch.zeros(4, 4)
+
+
+@variant("freed while in use")
+def resized_while_in_use(gpu, right):
+    x = torch.ones(4)
+    gpu.order(MAIN, SIDE)
+    with gpu.on(SIDE):
+        x.sum()
+    if right:
+        gpu.order(SIDE, MAIN, 8)
+    x.resize_(64)
+    gpu.moved(x, 16)
+    return torch.zeros(4)
+
+
+@variant("race")
+def registered_kernel(gpu, right):
+    x, out = torch.ones(4), torch.zeros(4)
+    kernel(x, out)
+    if right:
+        gpu.order(MAIN, SIDE)
+    with gpu.on(SIDE):
+        out.sum()
+
+
+@variant("race")
+def another_device(gpu, right):
+    of_first, of_second = 11, 21
+    with gpu.on(of_first):
+        x = torch.ones(4)
+    if right:
+        gpu.order(of_first, of_second)
+    with gpu.on(of_second):
+        x.clone()
+
+
+@torch.library.custom_op("segfuse_test::kernel", mutates_args={"out"})
+def kernel(x: torch.Tensor, out: torch.Tensor) -> None:
+    out.numpy()[:] = x.numpy() + 1
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_missing_order_is_found(name):
+    program, kind = VARIANTS[name]
+    races = run(lambda gpu: program(gpu, False))
+    assert {race["kind"] for race in races} == {kind}, races
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_an_order_that_is_there_gives_no_report(name):
+    program, _ = VARIANTS[name]
+    assert run(lambda gpu: program(gpu, True)) == []
+
+
+def test_work_in_a_graph_is_not_looked_at(monkeypatch):
+    def program(gpu):
+        x = torch.ones(4)
+        gpu.order(MAIN, SIDE)
+        monkeypatch.setattr(gpu, "is_capturing", lambda: True)
+        with gpu.on(SIDE):
+            x.add_(1)
+        monkeypatch.setattr(gpu, "is_capturing", lambda: False)
+        x.sum()
+
+    assert run(program) == []
+
+
+def test_a_raw_launch_is_not_seen():
+    def program(gpu):
+        x = torch.ones(4)
+        x.numpy()[:] = 3  # as a kernel of Triton's that nobody registered
+        gpu.order(MAIN, SIDE)
+        with gpu.on(SIDE):
+            x.sum()
+
+    assert run(program) == []
 
 
 def test_a_program_without_a_gpu_is_told_so(tmp_path):

@@ -93,4 +93,23 @@ class StreamTrace {
   std::unique_ptr<State> state_;
 };
 
+// Largest magnitudes of numbers on a GPU, many tensors in one launch: for those who look for
+// numbers of other libraries that are not finite.
+
+enum class MagnitudeType : int { kHalf, kBfloat16, kFloat, kDouble };
+
+/// `count` numbers one behind the other. `largest` is device memory that holds a number of at least
+/// 0 and is raised to their largest magnitude; NaN is larger than all. A double beyond all floats
+/// counts as the largest float.
+struct MagnitudeOf {
+  const void* data = nullptr;
+  std::uint64_t count = 0;
+  float* largest = nullptr;
+  MagnitudeType type = MagnitudeType::kFloat;
+};
+
+/// Enqueues on the stream of a CUDA device (null: the legacy default stream), and does not wait.
+/// Throws DeviceError where there is no device, driver or NVRTC.
+void enqueue_magnitudes(int device, void* stream, std::span<const MagnitudeOf> tensors);
+
 }  // namespace segfuse

@@ -99,6 +99,14 @@ VectorClock RaceChecker::clock_of(const Stream& stream) const {
   return clock;
 }
 
+bool RaceChecker::idle(StreamHandle handle) {
+  const MutexLock lock(mutex_);
+  const VectorClock seen = clock_of(known(handle));
+  const bool is_idle = device_.idle(handle);
+  if (is_idle) join(host_, seen);
+  return is_idle;
+}
+
 void RaceChecker::synchronize(StreamHandle handle) {
   VectorClock seen;
   {

@@ -50,6 +50,7 @@ class RaceChecker final : public Device {
   StreamHandle create_stream() override;
   void destroy_stream(StreamHandle stream) noexcept override;
   void synchronize(StreamHandle stream) override;
+  bool idle(StreamHandle stream) override;
   std::uint64_t identity(StreamHandle stream) override { return device_.identity(stream); }
   void drain() override;
   EventHandle create_event() override;

@@ -22,6 +22,7 @@ class CpuDevice final : public Device {
   StreamHandle create_stream() override { return streams_.create_stream(); }
   void destroy_stream(StreamHandle stream) noexcept override { streams_.destroy_stream(stream); }
   void synchronize(StreamHandle stream) override { streams_.synchronize(stream); }
+  bool idle(StreamHandle stream) override { return streams_.idle(stream); }
   std::uint64_t identity(StreamHandle stream) override { return streams_.identity(stream); }
   void drain() override { streams_.drain(); }
   EventHandle create_event() override { return streams_.create_event(); }

@@ -101,6 +101,7 @@ class StreamEngine {
   virtual StreamHandle create_stream() = 0;
   virtual void destroy_stream(StreamHandle stream) noexcept = 0;
   virtual void synchronize(StreamHandle stream) = 0;
+  virtual bool idle(StreamHandle stream) = 0;
   virtual std::uint64_t identity(StreamHandle stream) = 0;
   virtual void drain() = 0;
   virtual EventHandle create_event() = 0;

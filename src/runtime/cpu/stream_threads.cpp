@@ -134,6 +134,12 @@ void StreamThreads::synchronize(StreamHandle handle) {
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
+bool StreamThreads::idle(StreamHandle handle) {
+  const MutexLock lock(mutex_);
+  const std::shared_ptr<Stream> stream = streams_.find(handle);
+  return stream->done == stream->enqueued;
+}
+
 EventHandle StreamThreads::create_event() {
   const MutexLock lock(mutex_);
   return events_.add(std::make_shared<StreamEvent>());

@@ -92,6 +92,13 @@ class CudaDevice final : public Device {
   Work capture(int count,
                const std::function<void(std::span<const StreamHandle>)>& enqueue) override;
 
+  bool idle(StreamHandle stream) override {
+    const CurrentContext current(driver_, context_);
+    const cuda::Result result = driver_.stream_query(stream.get());
+    if (result == cuda::kNotReady) return false;
+    check(result, "work on the device");
+    return true;
+  }
   EventHandle create_event() override {
     const CurrentContext current(driver_, context_);
     cuda::Event event = nullptr;

@@ -42,6 +42,7 @@ Driver open_driver() {
   library.load("cuStreamCreate", d.stream_create);
   library.load("cuStreamDestroy_v2", d.stream_destroy);
   library.load("cuStreamSynchronize", d.stream_synchronize);
+  library.load("cuStreamQuery", d.stream_query);
   library.load("cuStreamGetId", d.stream_id);
   library.load("cuStreamIsCapturing", d.stream_is_capturing);
   library.load("cuCtxSynchronize", d.context_synchronize);

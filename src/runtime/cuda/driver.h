@@ -111,6 +111,7 @@ struct Driver {
   Result (*stream_create)(Stream*, unsigned);
   Result (*stream_destroy)(Stream);
   Result (*stream_synchronize)(Stream);
+  Result (*stream_query)(Stream);
   Result (*stream_id)(Stream, unsigned long long*);
   Result (*stream_is_capturing)(Stream, int*);
   Result (*context_synchronize)();

@@ -24,6 +24,7 @@ struct Opened {
 
 /// Never destroyed: at the end of the process the driver and the library's streams go first.
 std::array<std::atomic<Opened*>, kMaxDevices> opened{};
+std::atomic<void (*)(const char*)> raise_out_of_memory{nullptr};
 Mutex opening;
 std::size_t limit SEGFUSE_GUARDED_BY(opening) = 0;
 
@@ -62,7 +63,9 @@ void* allocate(int device, std::size_t bytes, void* stream) {
     return cuda_tensor_memory(device).allocate(bytes, legacy_if_null(stream));
   } catch (const runtime::OutOfDeviceMemory& error) {
     // Programs look for these words of PyTorch, and then try less.
-    throw runtime::OutOfDeviceMemory(std::string("CUDA out of memory. ") + error.what());
+    const runtime::OutOfDeviceMemory told(std::string("CUDA out of memory. ") + error.what());
+    if (const auto raise = runtime::raise_out_of_memory.load()) raise(told.what());
+    throw told;
   }
 }
 
@@ -82,6 +85,8 @@ void mark(int device, void* stream) { cuda_tensor_memory(device).mark(legacy_if_
 void mark_all() {
   runtime::for_each_opened([](TensorMemory& memory) { memory.mark_all(); });
 }
+
+void on_out_of_memory(void (*raise)(const char* message)) { runtime::raise_out_of_memory = raise; }
 
 void set_limit(std::size_t bytes) {
   const MutexLock lock(runtime::opening);

@@ -139,6 +139,11 @@ void SimDevice::wait(StreamHandle stream, EventHandle event) {
   engine_->wait(stream, event);
 }
 
+bool SimDevice::idle(StreamHandle stream) {
+  count_fallible(Call::kQuery);
+  return engine_->idle(stream);
+}
+
 bool SimDevice::query(EventHandle event) {
   count_fallible(Call::kQuery);
   return engine_->query(event);

@@ -62,6 +62,7 @@ class SimDevice final : public Device {
   StreamHandle create_stream() override;
   void destroy_stream(StreamHandle stream) noexcept override;
   void synchronize(StreamHandle stream) override;
+  bool idle(StreamHandle stream) override;
   // Neither counted nor made to fail.
   std::uint64_t identity(StreamHandle stream) override { return engine_->identity(stream); }
   void drain() override { engine_->drain(); }

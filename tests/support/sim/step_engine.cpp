@@ -192,6 +192,13 @@ void StepEngine::synchronize(StreamHandle handle) {
   if (stream->failure != nullptr) std::rethrow_exception(std::exchange(stream->failure, nullptr));
 }
 
+bool StepEngine::idle(StreamHandle handle) {
+  const Guard guard(mutex_);
+  const std::shared_ptr<Stream> stream = streams_.find(handle);
+  let_device(Moment::kObserve);
+  return stream->done == stream->enqueued;
+}
+
 std::uint64_t StepEngine::identity(StreamHandle handle) {
   return static_cast<std::uint64_t>(number(handle)) + 1;
 }

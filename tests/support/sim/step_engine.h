@@ -22,6 +22,7 @@ class StepEngine final : public StreamEngine {
   StreamHandle create_stream() override;
   void destroy_stream(StreamHandle stream) noexcept override;
   void synchronize(StreamHandle stream) override;
+  bool idle(StreamHandle stream) override;
   std::uint64_t identity(StreamHandle stream) override;
   void drain() override;
   EventHandle create_event() override;

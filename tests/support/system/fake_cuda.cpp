@@ -114,6 +114,9 @@ void add_streams(Driver& d) {
   d.stream_synchronize = [](Stream stream) {
     return call([&] { return state().streams.synchronize(StreamHandle(stream)), 0; });
   };
+  d.stream_query = [](Stream stream) {
+    return call([&] { return state().streams.idle(StreamHandle(stream)) ? 0 : kNotReady; });
+  };
   d.context_synchronize = [] { return call([] { return state().streams.drain(), 0; }); };
   d.stream_wait = [](Stream stream, Event event, unsigned) {
     return call([&] { return state().streams.wait(StreamHandle(stream), EventHandle(event)), 0; });

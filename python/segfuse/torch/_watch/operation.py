@@ -12,6 +12,9 @@ from torch import Tensor
 PLAIN = (Tensor, torch.nn.Parameter)
 """What holds numbers itself: other kinds of tensors dispatch again to such."""
 
+READS_VALUES = ("_local_scalar_dense", "item")
+UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
+
 _UNWRITTEN = {
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_",
     "empty_permuted", "_efficientzerotensor",

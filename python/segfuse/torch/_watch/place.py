@@ -11,6 +11,7 @@ import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +29,7 @@ _STACK = 12
 _kinds: dict[str, int] = {}
 
 
-def _kind_of(file: str) -> int:
+def kind_of(file: str) -> int:
     kind = _kinds.get(file)
     if kind is None:
         path = os.path.abspath(file)
@@ -92,7 +93,7 @@ def here() -> Place:
     frame: FrameType | None = sys._getframe(1)
     inner, inner_line = None, 0
     while frame is not None:
-        kind = _kind_of(frame.f_code.co_filename)
+        kind = kind_of(frame.f_code.co_filename)
         if kind == _USER:
             break
         if kind == _LIBRARY and inner is None:
@@ -112,6 +113,14 @@ def here() -> Place:
     return place
 
 
+def line_place(inner: tuple[CodeType, int] | None, outer: tuple[CodeType, int] | None) -> Place:
+    """Of the innermost line of a library and the line of the program behind it."""
+    caller = None if outer is None else _line_of(*outer)
+    if inner is None:
+        return NOWHERE if caller is None else Place(caller)
+    return Place(_line_of(*inner), caller)
+
+
 _stacks: dict[tuple[tuple[CodeType, int], ...], str] = {}
 
 
@@ -120,7 +129,7 @@ def stack_here() -> str:
     frames: list[tuple[CodeType, int]] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(frames) < _STACK:
-        if _kind_of(frame.f_code.co_filename) != _HIDDEN:
+        if kind_of(frame.f_code.co_filename) != _HIDDEN:
             frames.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     key = tuple(frames)
@@ -142,10 +151,11 @@ class Modules:
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self.on_result = lambda module, output: None
 
-    def start(self) -> None:
+    def start(self, enter: Any = None, leave: Any = None) -> None:
+        """`enter` and `leave` keep the modules in place of this, which then has their names."""
         self._handles = [
-            nn_module.register_module_forward_pre_hook(self._enter),
-            nn_module.register_module_forward_hook(self._leave, always_call=True),
+            nn_module.register_module_forward_pre_hook(enter or self._enter),
+            nn_module.register_module_forward_hook(leave or self._leave, always_call=True),
         ]
 
     def stop(self) -> None:
@@ -179,10 +189,11 @@ class Modules:
     def path(self) -> str:
         """ "encoder.layers.0 (Linear)"; empty outside of modules."""
         stack = self._stack()
-        if not stack:
-            return ""
-        kind = type(stack[-1]).__name__
-        name = self._name_in(stack[0], stack[-1])
+        return self.path_of(stack[0], stack[-1]) if stack else ""
+
+    def path_of(self, root: nn.Module, module: nn.Module) -> str:
+        kind = type(module).__name__
+        name = self._name_in(root, module)
         return f"{name} ({kind})" if name else kind
 
 

@@ -73,6 +73,8 @@ def numerics_text(watch: Numerics) -> str:
             f"note: {len(aside)} operations made NaN or infinities that went no further; the first "
             f"is {aside[0].operation} at {aside[0].place}\n"
         )
+    if watch.note:
+        text += f"note: {watch.note}\n"
     if watch.statistics is not None:
         text += "\n" + watch.statistics.text()
     return text

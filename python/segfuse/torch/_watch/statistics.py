@@ -42,18 +42,18 @@ class Statistics:
     ) -> None:
         self._row(step)[phase].raise_to(magnitude, f"{name}, {module or place}")
 
-    def _tensors(self, step: int, kind: str, named: list[tuple[str, Tensor]]) -> None:
+    def _tensors(self, step: int, kind: str, names: list[str], tensors: list[Tensor]) -> None:
         row = self._row(step)[kind]
-        kept = [(name, tensor) for name, tensor in named if has_numbers(tensor)]
+        kept = [(name, t) for name, t in zip(names, tensors, strict=True) if has_numbers(t)]
         values = magnitudes_at_once([tensor for _, tensor in kept])
         for (name, _), value in zip(kept, values, strict=True):
-            row.raise_to(value, name.removeprefix(" of "))
+            row.raise_to(value, name)
 
-    def gradients(self, step: int, named: list[tuple[str, Tensor]]) -> None:
-        self._tensors(step, "gradient", named)
+    def gradients(self, step: int, names: list[str], tensors: list[Tensor]) -> None:
+        self._tensors(step, "gradient", [f"parameter {name}" for name in names], tensors)
 
-    def parameters(self, step: int, named: list[tuple[str, Any]]) -> None:
-        self._tensors(step, "parameter", named)
+    def parameters(self, step: int, names: list[str], tensors: list[Tensor]) -> None:
+        self._tensors(step, "parameter", names, tensors)
 
     def text(self) -> str:
         lines = ["largest magnitudes by step"]

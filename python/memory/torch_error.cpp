@@ -1,0 +1,51 @@
+// PyTorch's exception for memory that is out, thrown without PyTorch's headers: c10::Error is made
+// by a constructor that libc10 exports, and thrown as the type that PyTorch looks for.
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <typeinfo>
+
+#include "memory/callbacks.h"
+
+namespace {
+
+/// c10::SourceLocation.
+struct SourceLocation {
+  const char* function;
+  const char* file;
+  std::uint32_t line;
+};
+
+using Construct = void (*)(void*, SourceLocation, std::string);
+constexpr std::size_t kRoom = 2048;  ///< a c10::Error has less than 400 bytes
+
+/// By the names of this C++ library's strings: a PyTorch with others has other names.
+constexpr const char* kConstructor =
+    "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+constexpr const char* kType = "_ZTIN3c1016OutOfMemoryErrorE";
+
+/// std::exception is the first base of c10::Error, and its destructor is virtual.
+void destroy(void* error) { static_cast<std::exception*>(error)->~exception(); }
+
+}  // namespace
+
+void segfuse_torch_out_of_memory(const char* message) {
+  void* const library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return;
+  const auto construct = reinterpret_cast<Construct>(dlsym(library, kConstructor));
+  auto* const type = static_cast<std::type_info*>(dlsym(library, kType));
+  if (construct == nullptr || type == nullptr) return;
+  void* const error = abi::__cxa_allocate_exception(kRoom);
+  try {
+    construct(error, {"allocate", "segfuse.torch.allocator", 0}, message);
+  } catch (...) {
+    abi::__cxa_free_exception(error);
+    throw;
+  }
+  abi::__cxa_throw(error, type, &destroy);
+}

@@ -1,0 +1,99 @@
+// Where in the program an operation comes from: lines and modules, as place.py knows them.
+
+#pragma once
+
+#include <recorder/state.h>
+
+namespace recorder {
+
+enum { HIDDEN, LIBRARY, USER };
+
+inline int kind_of(State& s, PyCodeObject* code) {
+  const auto found = s.kinds.find(code);
+  if (found != s.kinds.end()) return found->second;
+  Py_INCREF(code);  // its address stays its own
+  const int kind = s.kind_of(py::handle(code->co_filename)).cast<int>();
+  s.kinds.emplace(code, kind);
+  return kind;
+}
+
+// The GIL is held. The same as here() of place.py.
+inline int place_here(State& s) {
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  PlaceKey key{nullptr, 0, nullptr, 0};
+  while (frame != nullptr) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const int kind = kind_of(s, code);
+    Py_DECREF(code);
+    const int at = kind == HIDDEN ? 0 : PyFrame_GetLasti(frame);
+    if (kind == USER) {
+      key.outer = code;
+      key.outer_at = at;
+      Py_DECREF(frame);
+      break;
+    }
+    if (kind == LIBRARY && key.inner == nullptr) {
+      key.inner = code;
+      key.inner_at = at;
+    }
+    PyFrameObject* back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  const auto [found, is_new] = s.place_numbers.emplace(key, int(s.places.size()));
+  if (is_new) s.places.push_back(key);
+  return found->second;
+}
+
+inline py::object line_of(PyCodeObject* code, int at) {
+  if (code == nullptr) return py::none();
+  return py::make_tuple(py::handle(reinterpret_cast<PyObject*>(code)), PyCode_Addr2Line(code, at));
+}
+
+inline py::object place_at(State& s, int number) {
+  if (number < 0) return py::none();
+  const PlaceKey& key = s.places[size_t(number)];
+  return py::make_tuple(line_of(key.inner, key.inner_at), line_of(key.outer, key.outer_at));
+}
+
+inline PyObject* alive(PyObject* weak) {
+  PyObject* object = PyWeakref_GetObject(weak);
+  return object == Py_None ? nullptr : object;
+}
+
+inline void enter_module(py::handle module, py::handle) {
+  State& s = state();
+  PyObject* root = module_stack.empty() ? module.ptr() : module_stack.front().first;
+  const ModuleKey key{root, module.ptr()};
+  const auto found = s.module_numbers.find(key);
+  int number;
+  if (found != s.module_numbers.end() && alive(s.modules[size_t(found->second)].first) == root &&
+      alive(s.modules[size_t(found->second)].second) == module.ptr()) {
+    number = found->second;
+  } else {
+    number = int(s.modules.size());
+    s.modules.emplace_back(PyWeakref_NewRef(root, nullptr),
+                           PyWeakref_NewRef(module.ptr(), nullptr));
+    s.module_numbers[key] = number;
+  }
+  module_stack.emplace_back(module.ptr(), number);
+}
+
+inline void leave_module(py::handle module, py::handle, py::handle output) {
+  while (!module_stack.empty()) {
+    PyObject* top = module_stack.back().first;
+    module_stack.pop_back();
+    if (top == module.ptr()) break;
+  }
+  if (module_stack.empty()) state().on_result(module, output);
+}
+
+inline py::object module_at(State& s, int number) {
+  if (number < 0) return py::none();
+  PyObject* root = alive(s.modules[size_t(number)].first);
+  PyObject* module = alive(s.modules[size_t(number)].second);
+  if (root == nullptr || module == nullptr) return py::none();
+  return py::make_tuple(py::handle(root), py::handle(module));
+}
+
+}  // namespace recorder

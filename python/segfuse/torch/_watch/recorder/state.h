@@ -1,0 +1,267 @@
+// What the recorder knows, and what it asks of tensors.
+
+#pragma once
+
+#include <ATen/Functions.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/library.h>
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <typeindex>
+#include <unordered_map>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace torch::jit {
+py::object toPyObject(c10::IValue ivalue);
+}
+
+namespace recorder {
+
+using at::Tensor;
+using c10::IValue;
+using c10::StorageImpl;
+using WeakStorage = c10::weak_intrusive_ptr<StorageImpl>;
+
+constexpr auto KEY =
+    c10::DispatchKey::Fake;  // below autograd, and PyTorch registers nothing for it
+constexpr int64_t BATCH_BYTES = 64 << 20;
+constexpr size_t BATCH_TENSORS = 100;
+constexpr size_t MOST_RECORDS = 16384;
+constexpr size_t MOST_NODES = 1 << 17;
+constexpr int64_t SMALL = 1 << 16;
+
+// Facts of an operator, from operation.py.
+struct Facts {
+  bool view = false, unwritten = false, reads = false, cast = false, adds = false, makes = false;
+  std::vector<size_t> written;
+};
+
+struct Result {
+  Tensor tensor;  // a detached one, so that autograd's counts of references stay what they are
+  WeakStorage storage;
+  StorageImpl* key;
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;  // once the tensor is let go
+  bool covers;
+  int64_t version;
+  int slot;
+};
+
+struct Operand {
+  WeakStorage storage;
+  StorageImpl* key;
+  int argument, position;
+  int64_t version;
+  bool overwritten;
+};
+
+enum class Kind { operation, read, cast, arrival };
+
+struct Record {
+  int64_t number = 0;
+  int64_t step = 0;
+  Kind kind = Kind::operation;
+  std::optional<c10::OperatorHandle> op;
+  std::string phase;
+  int place = -1, module = -1, node = -1;
+  int64_t sequence = -1;
+  std::vector<IValue> arguments;
+  std::vector<Operand> operands;
+  std::vector<Result> results;
+  Tensor before;
+  int unwritten = -1;
+  int64_t bytes = 0;
+  bool kept = true;
+  int arrival = -1;
+  int guard = -1;
+
+  void forget() {
+    number = step = bytes = 0;
+    kind = Kind::operation;
+    op.reset();
+    place = module = node = unwritten = arrival = guard = -1;
+    sequence = -1;
+    arguments.clear();
+    operands.clear();
+    results.clear();
+    before = Tensor();
+    kept = true;
+  }
+};
+
+struct Origin {
+  int64_t sequence = -1;
+  uint64_t thread = 0;
+  bool known = false;
+  std::optional<c10::OperatorHandle> op;
+  int place = -1, module = -1;
+};
+
+struct Pending {
+  Tensor tensor;
+  int slot;
+};
+
+// One of segfuse/doctor/streams.h.
+struct MagnitudeOf {
+  const void* data;
+  uint64_t count;
+  float* largest;
+  int type;
+};
+
+struct Reduced {
+  Tensor values;
+  std::vector<int> slots;
+  std::optional<c10::Stream> stream;
+};
+
+struct PlaceKey {
+  PyCodeObject* inner;
+  int inner_at;
+  PyCodeObject* outer;
+  int outer_at;
+  auto operator<=>(const PlaceKey&) const = default;
+};
+
+struct ModuleKey {
+  PyObject *root, *module;
+  auto operator<=>(const ModuleKey&) const = default;
+};
+
+// All that is guarded by `mutex`; the GIL is never asked for while it is held.
+struct State {
+  std::mutex mutex;
+  std::atomic<bool> on{false};
+  std::unordered_map<const void*, Facts> facts;
+  std::deque<Record> records;
+  size_t used = 0, next = 0, first_kept = 0;  // of the records
+  int64_t kept_bytes = 0, keep_bytes = 0, pending_bytes = 0;
+  int64_t number = 0, operations = 0, step = 1;
+  std::string phase = "forward";
+  std::vector<Pending> pending;
+  std::vector<Reduced> reduced;
+  std::map<std::pair<int, int64_t>, size_t> open;  // of a device and stream: the last that has room
+  int (*magnitudes)(int device, void* stream, const MagnitudeOf* tensors, size_t count) = nullptr;
+  std::vector<MagnitudeOf> wanted;
+  std::vector<double> values;
+  int slots = 0;
+  std::optional<c10::Stream> stream;
+  bool many_streams = false, paused = false;
+  bool cpu = false, cuda = false;
+  std::unordered_map<StorageImpl*, std::pair<WeakStorage, int>> unwritten;
+  std::unordered_map<StorageImpl*, int> written;  // in place, by the last that covered it
+  std::vector<Origin> origins;
+  std::unordered_map<std::type_index, int> nodes;
+  std::unordered_map<std::string, int> python_nodes;
+  std::vector<std::string> node_names;
+
+  // Guarded by the GIL.
+  std::unordered_map<PyCodeObject*, int> kinds;
+  std::map<PlaceKey, int> place_numbers;
+  std::vector<PlaceKey> places;
+  std::map<ModuleKey, int> module_numbers;
+  std::vector<std::pair<PyObject*, PyObject*>> modules;  // weak references
+  py::object facts_of, kind_of, on_result, on_full;
+};
+
+inline State& state() {
+  static auto* one = new State;  // never destroyed: threads may come after the interpreter's end
+  return *one;
+}
+
+inline thread_local std::vector<std::pair<PyObject*, int>> module_stack;
+
+// --- tensors ---
+
+inline bool is_plain(const Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided &&
+         !tensor.key_set().has(c10::DispatchKey::Python) && tensor.has_storage();
+}
+
+inline bool has_numbers(const Tensor& tensor) {
+  return is_plain(tensor) &&
+         (at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type())) &&
+         !tensor.is_meta() && tensor.numel() > 0;
+}
+
+inline int64_t version_of(const Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor._version();
+}
+
+inline StorageImpl* key_of(const Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
+inline WeakStorage weak_of(const Tensor& tensor) {
+  return WeakStorage(tensor.storage().getWeakStorageImpl());
+}
+
+inline Tensor detached(const Tensor& tensor) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  return Tensor(impl->shallow_copy_and_detach(impl->version_counter(), false));
+}
+
+template <class F>
+inline void each_tensor(const IValue& value, F&& call) {
+  if (value.isTensor()) {
+    if (is_plain(value.toTensor())) call(value.toTensor(), -1);
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    int i = 0;
+    for (const auto& item : value.toListRef()) {
+      if (item.isTensor() && is_plain(item.toTensor())) call(item.toTensor(), i);
+      ++i;
+    }
+  }
+}
+
+// Own operations: no autograd, no autocast, no modes, not this watch.
+struct Below {
+  static c10::DispatchKeySet keys() {
+    using c10::DispatchKey;
+    using c10::DispatchKeySet;
+    return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+           DispatchKeySet({KEY, DispatchKey::Python, DispatchKey::PythonTLSSnapshot,
+                           DispatchKey::FuncTorchDynamicLayerBackMode,
+                           DispatchKey::FuncTorchDynamicLayerFrontMode});
+  }
+  c10::impl::ForceDispatchKeyGuard guard{c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+                                         keys()};
+};
+
+inline std::optional<c10::Stream> stream_of(const Tensor& tensor) {
+  if (tensor.is_cpu()) return std::nullopt;
+  return c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
+}
+
+struct OnStream {
+  explicit OnStream(const std::optional<c10::Stream>& stream) {
+    if (!stream) return;
+    impl.emplace(stream->device_type());
+    former = impl->exchangeStream(*stream);
+  }
+  ~OnStream() {
+    if (former) impl->exchangeStream(*former);
+  }
+  std::optional<c10::impl::VirtualGuardImpl> impl;
+  std::optional<c10::Stream> former;
+};
+
+}  // namespace recorder
