@@ -133,7 +133,8 @@ struct RowShape {
   std::int64_t frames = 0;
   std::int64_t classes = 0;
   std::int64_t max_duration = 0;
-  bool edges = false;
+  bool edges = false;        ///< start or end scores, or both
+  bool by_duration = false;  ///< transitions (K, C, C)
 };
 
 /// The partition of one long row over several devices, with its gradients: the bits of a CudaEngine
@@ -153,8 +154,9 @@ class SplitCudaEngine {
     FrameSpan reads;   ///< frames whose scores it is given: its own and some around them
     FrameSpan writes;  ///< its own, whose gradients it writes; all devices' tile the row
   };
-  /// By device. A row that cannot be split (too short, transitions by duration, C^2 or K C beyond
-  /// 131,072) belongs to the first one; the others' ranges are empty.
+  /// By device. A row that cannot be split belongs to the first one, and the others' ranges are
+  /// empty: rows that are too short, transitions by duration, and sizes of which C^2 or K C times
+  /// the row's slices (at most 2048; docs/semicrf.md) is more than 2^25.
   std::vector<Share> shares(const RowShape& row) const;
 
   struct Partition {

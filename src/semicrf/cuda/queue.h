@@ -23,6 +23,7 @@ class Queue {
       : access_(std::move(access)), context_(context) {}
 
   runtime::StreamHandle home() const { return access_.home; }
+  std::string device_name() const { return access_.device->name(); }
   int multiprocessors() const { return access_.kernels->multiprocessors(); }
   int shared_bytes() const { return access_.kernels->shared_bytes(); }
   runtime::GpuKernel kernel(runtime::GpuProgram program, const std::string& entry) {

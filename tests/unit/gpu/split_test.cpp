@@ -32,6 +32,21 @@ std::vector<T> frames_of(const std::vector<T>& row, const FrameSpan& span, std::
   return {row.begin() + span.begin * classes, row.begin() + span.end * classes};
 }
 
+/// What a device holds of a row.
+template <class T>
+Potentials<T> part_of(const Problem<T>& p, const FrameSpan& reads, DeviceArrays& device) {
+  Potentials<T> part;
+  const std::array<std::int64_t, 3> read{1, reads.end - reads.begin, p.C};
+  part.emission = {device.copy(frames_of(p.emission, reads, p.C)), read};
+  if (p.with_start) part.start = {device.copy(frames_of(p.start, reads, p.C)), read};
+  if (p.with_end) part.end = {device.copy(frames_of(p.end, reads, p.C)), read};
+  part.transition = {device.copy(p.transition), {p.slices(), p.C, p.C}};
+  part.duration = {device.copy(p.duration), {p.K, p.C}};
+  if (p.with_initial) part.initial = {device.copy(p.initial), {p.C}};
+  if (p.with_final) part.final = {device.copy(p.final), {p.C}};
+  return part;
+}
+
 /// A call over these devices; one device: a CudaEngine on it.
 template <class T>
 RowResult partition_over(const std::vector<runtime::DeviceAccess>& gpus, const CudaOptions& options,
@@ -47,17 +62,7 @@ RowResult partition_over(const std::vector<runtime::DeviceAccess>& gpus, const C
   std::vector<Gradients<T>> gradients;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     DeviceArrays& device = *arrays.emplace_back(std::make_unique<DeviceArrays>(gpus[i]));
-    const FrameSpan& reads = held[i].reads;
-    Potentials<T> part;
-    const std::array<std::int64_t, 3> read{1, reads.end - reads.begin, p.C};
-    part.emission = {device.copy(frames_of(p.emission, reads, p.C)), read};
-    if (p.with_start) part.start = {device.copy(frames_of(p.start, reads, p.C)), read};
-    if (p.with_end) part.end = {device.copy(frames_of(p.end, reads, p.C)), read};
-    part.transition = {device.copy(p.transition), {p.slices(), p.C, p.C}};
-    part.duration = {device.copy(p.duration), {p.K, p.C}};
-    if (p.with_initial) part.initial = {device.copy(p.initial), {p.C}};
-    if (p.with_final) part.final = {device.copy(p.final), {p.C}};
-    parts.push_back(part);
+    parts.push_back(part_of(p, held[i].reads, device));
     const std::int64_t own = held[i].writes.end - held[i].writes.begin;
     const std::array<std::int64_t, 3> written{1, own, p.C};
     Gradients<T> out;
@@ -269,6 +274,50 @@ TEST_P(GpuSplit, FaultsAndWrongShapes) {
   wrong[0].emission = {&number, {1, 5, 3}};
   EXPECT_THAT(message_of([&] { engine.log_partition<double>(shape, wrong); }),
               ::testing::HasSubstr("has shape (1, 5, 3), expected (1, "));
+}
+
+/// A call that was refused leaves nothing behind, on no device.
+TEST_P(GpuSplit, FaultsAreForgotten) {
+  Rng rng(76);
+  const auto two = devices(gpu, is_device(), 2);
+  const auto good = random_problem<double>(1, 333, 4, 3, false, gaussian, rng);
+  const double expected = partition_over({gpu}, with(12, false), good, {}).log_partition;
+  SplitCudaEngine engine = OverDevice::split(two, with(12, false));
+  const RowShape shape{333, 3, 4, true};
+  const auto shares = engine.shares(shape);
+  const auto call = [&](const Problem<double>& p) {
+    std::vector<std::unique_ptr<DeviceArrays>> arrays;
+    std::vector<Potentials<double>> parts;
+    for (std::size_t i = 0; i < two.size(); ++i)
+      parts.push_back(part_of(p, shares[i].reads,
+                              *arrays.emplace_back(std::make_unique<DeviceArrays>(two[i]))));
+    return engine.log_partition<double>(shape, parts).log_partition;
+  };
+  // A score that all have, and a frame at the seam, which both have.
+  for (const bool seam : {false, true}) {
+    auto bad = good;
+    (seam ? bad.emission[static_cast<std::size_t>(shares[1].writes.begin * 3)]
+          : bad.transition[2]) = std::nan("");
+    EXPECT_THROW(call(bad), DataError);
+    EXPECT_EQ(call(good), expected);
+  }
+}
+
+/// A later round may have more chunks for a part than the first one.
+TEST_P(GpuSplit, MoreDevicesThanChunks) {
+  Rng rng(77);
+  auto p = random_problem<double>(1, 1144, 8, 2, false, gaussian, rng);
+  for (double& e : p.emission) e *= 0.1;
+  for (std::int64_t k = 1; k <= 8; ++k)
+    for (std::int64_t y = 0; y < 2; ++y)
+      p.duration[static_cast<std::size_t>((k - 1) * 2 + y)] = k == 4 ? 0.0 : -300.0;
+  for (const bool team : {false, true}) {
+    CudaOptions options = with(58, team);
+    if (!team) options.lanes_per_class = 4;
+    p.with_start = p.with_end = false;
+    EXPECT_TRUE(partition_over({gpu}, options, p, {}) ==
+                partition_over(devices(gpu, is_device(), 17), options, p, {}));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, GpuSplit, ::testing::Values("emulator", "cuda"),

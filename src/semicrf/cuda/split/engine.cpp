@@ -15,6 +15,14 @@ struct SplitCudaEngine::State {
 
   CudaEngine::State& of(std::size_t device) { return *engines[device].state_; }
   SplitPlan plan(const RowShape& row);
+  /// What is said of a row depends on the kind of device.
+  void check_kind() {
+    for (const CudaEngine& engine : engines)
+      if (engine.state_->gpu->device_name() != of(0).gpu->device_name())
+        throw UsageError(fmt::format(
+            "semicrf: a row cannot be split over a {} and a {}; give devices of one kind",
+            of(0).gpu->device_name(), engine.state_->gpu->device_name()));
+  }
   Staging* staging() {
     if (kept == nullptr) kept = std::make_unique<Staging>(of(0).gpu);
     return kept.get();
@@ -75,7 +83,14 @@ void check_parts(const RowShape& row, const std::vector<SplitCudaEngine::Share>&
     check_part("emission", i, part.emission, reads, row.classes);
     check_part("start", i, part.start, reads, row.classes);
     check_part("end", i, part.end, reads, row.classes);
-    if (reads.end > reads.begin && row.edges != !(part.start.empty() && part.end.empty()))
+    if (reads.end == reads.begin) continue;
+    const Potentials<T>& shared = parts[0];
+    if (part.start.empty() != shared.start.empty() || part.end.empty() != shared.end.empty() ||
+        part.initial.empty() != shared.initial.empty() ||
+        part.final.empty() != shared.final.empty())
+      throw UsageError(fmt::format(
+          "semicrf: devices 0 and {} do not both have initial, final, start and end scores", i));
+    if (row.edges != !(part.start.empty() && part.end.empty()))
       throw UsageError(
           fmt::format("semicrf: device {} has {}start or end scores, unlike the row's shape", i,
                       row.edges ? "no " : ""));
@@ -85,9 +100,10 @@ void check_parts(const RowShape& row, const std::vector<SplitCudaEngine::Share>&
     check_part("the gradient of start", i, out.start, writes, row.classes);
     check_part("the gradient of end", i, out.end, writes, row.classes);
     const Gradients<T>& first = gradients[0];
-    if (writes.end > writes.begin &&
-        (out.emission.empty() != first.emission.empty() ||
-         out.start.empty() != first.start.empty() || out.end.empty() != first.end.empty()))
+    if (row.classes > 1 && !first.final.empty() && first.final.stride(0) != 1)
+      throw UsageError("semicrf: the gradient of final has to be contiguous");
+    if (out.emission.empty() != first.emission.empty() ||
+        out.start.empty() != first.start.empty() || out.end.empty() != first.end.empty())
       throw UsageError(
           fmt::format("semicrf: devices 0 and {} do not want the same gradients of frames", i));
   }
@@ -99,6 +115,7 @@ SplitCudaEngine::SplitCudaEngine(const std::vector<int>& devices, CudaOptions op
     : state_(std::make_unique<State>()) {
   if (devices.empty()) throw UsageError("semicrf: a row needs at least one device");
   for (const int device : devices) state_->engines.emplace_back(device, options);
+  state_->check_kind();
 }
 SplitCudaEngine::SplitCudaEngine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 SplitCudaEngine::~SplitCudaEngine() = default;
@@ -110,6 +127,7 @@ SplitCudaEngine OverDevice::split(const std::vector<runtime::DeviceAccess>& devi
   auto state = std::make_unique<SplitCudaEngine::State>();
   for (const runtime::DeviceAccess& device : devices)
     state->engines.push_back(make<CudaEngine>(device, options));
+  state->check_kind();
   return SplitCudaEngine(std::move(state));
 }
 
@@ -122,7 +140,7 @@ SplitPlan SplitCudaEngine::State::plan(const RowShape& row) {
         row.frames, row.classes, row.max_duration, kMaxInt));
   Call call{};
   call.sizes = {1, static_cast<int>(row.frames), static_cast<int>(row.classes),
-                static_cast<int>(row.max_duration), 0};
+                static_cast<int>(row.max_duration), row.by_duration ? 1 : 0};
   static const double edge = 0.0;  // only whether there is one counts
   if (row.edges) call.scores.start.data = &edge;
   call.part.frame_end = std::numeric_limits<int>::max();
@@ -167,7 +185,9 @@ std::vector<Member> SplitCudaEngine::State::members(const Args<T>& args, const S
     const DeviceWanted here = want_gradients(row, gradients, member.call);
     if (i == 0) wanted = here;
     if (member.call.sizes.by_duration != 0)
-      throw UsageError("semicrf: transitions by duration are for one device");
+      throw UsageError(
+          fmt::format("semicrf: transition of device {} has {} slices, unlike the row's shape", i,
+                      row.transition.extent(0)));
   }
   for (Member& member : out) prepare_member<T>(member, plan, wanted);
   return out;

@@ -1,6 +1,9 @@
 #include "semicrf/cuda/split/run.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -136,8 +139,9 @@ bool pass_in_rounds(std::vector<Member>& members, const ChunkCuts& cuts, int dir
     bool again = false;
     for (int direction = 0; direction < directions; ++direction) {
       const bool due = round == 0 || (before & redo_flag(direction, round - 1)) != 0;
-      if (!due) continue;
-      again = again || (flags & redo_flag(direction, round)) != 0;
+      const bool redo = (flags & redo_flag(direction, round)) != 0;
+      again = again || (due && redo);
+      if (!due || redo) continue;
       std::vector<Ratio> ratios;
       for (const Member& member : members) collect(member, direction, ratios);
       for (Member& member : members) {
@@ -242,6 +246,24 @@ void counts_of(std::vector<Member>& members, const DeviceWanted& wanted) {
   members[0].engine->reduce<T>(members[0].call, members[0].stream);
 }
 
+/// Waits for all members; throws the first fault of the row, after clearing those of all.
+void check_all(const std::vector<Member>& members) {
+  std::array<unsigned long long, gpu::kFaults> seen;
+  seen.fill(~0ull);
+  for (const Member& member : members) {
+    unsigned long long* const words = member.engine->faults.words();
+    const std::vector<unsigned long long> own = member.read(words, gpu::kFaults);
+    for (std::size_t kind = 0; kind < seen.size(); ++kind)
+      seen[kind] = std::min(seen[kind], own[kind]);
+    member.queue().fill(words, 0xff, sizeof seen, member.stream);
+    member.queue().synchronize(member.stream);
+  }
+  for (int kind = 0; kind < gpu::kFaults; ++kind)
+    if (const unsigned long long index = seen[static_cast<std::size_t>(kind)]; index != ~0ull)
+      throw DataError(
+          fmt::format("semicrf: {}", describe_fault(kind, index, members[0].call.sizes)));
+}
+
 /// Makes an array of what a member holds one of the whole row, of which it may touch that alone.
 template <class U>
 void count_from(U*& array, std::int64_t first) {
@@ -281,7 +303,8 @@ void prepare_member(Member& member, const SplitPlan& plan, const DeviceWanted& w
   ChunkCuts own;
   for (std::size_t i = 0; i < member.part.forward.size(); ++i)
     own.push_back(share_of(plan.cuts[i], member.part.forward[i], member.part.backward[i]));
-  // Arrays of the passes are as large as the first round's, which has most chunks.
+  // Arrays of the passes are for the round with most chunks, as a rule the first one.
+  for (const ChunkCut& cut : own) own[0].count = std::max(own[0].count, cut.count);
   apply(own[0], call);
   if (member.engine->teams_wanted(call)) plan_team(call, wanted, member.queue());
   member.workspace = std::make_unique<gpu::Workspace>(member.queue(), member.stream);
@@ -309,7 +332,7 @@ void prepare_member(Member& member, const SplitPlan& plan, const DeviceWanted& w
 }
 
 template <class T>
-bool run_split(std::vector<Member>& members, const ChunkCuts& cuts, const DeviceWanted& wanted,
+void run_parts(std::vector<Member>& members, const ChunkCuts& cuts, const DeviceWanted& wanted,
                SplitCudaEngine::Partition& result) {
   T* const final = static_cast<T*>(members[0].call.gradients.final.data);
   for (const Member& member : members) {
@@ -317,16 +340,29 @@ bool run_split(std::vector<Member>& members, const ChunkCuts& cuts, const Device
     if (member.engine->teams_wanted(member.call))
       member.engine->prepare_teams<T>(member.call, member.stream);
   }
-  if (!pass_in_rounds<T>(members, cuts, wanted.any() ? 2 : 1)) return false;
+  if (!pass_in_rounds<T>(members, cuts, wanted.any() ? 2 : 1)) return;
   finish<T>(members, result);
-  if (result.status != RowStatus::kOk && wanted.any()) return false;
+  if (result.status != RowStatus::kOk && wanted.any()) return;
   if (wanted.frames) frames_of<T>(members);
   if (wanted.ends) ends_of<T>(members, final);
   if (wanted.transition || wanted.duration) counts_of<T>(members, wanted);
-  for (const Member& member : members)
-    check_faults(member.queue(), member.engine->faults.words(), member.call.sizes, member.stream);
   result.split = true;
-  return true;
+}
+
+template <class T>
+bool run_split(std::vector<Member>& members, const ChunkCuts& cuts, const DeviceWanted& wanted,
+               SplitCudaEngine::Partition& result) {
+  try {
+    run_parts<T>(members, cuts, wanted, result);
+  } catch (...) {
+    for (const Member& member : members) try {
+        member.queue().synchronize(member.stream);
+      } catch (const Error&) {  // the first error is the one to tell
+      }
+    throw;
+  }
+  check_all(members);
+  return result.split;
 }
 
 #define SEGFUSE_INSTANTIATE(T)                                                            \

@@ -240,7 +240,7 @@ struct Best {
   int* packed_label;
 };
 
-/// What one of several devices does of a call's only row (split/split.h): blocks count from the
+/// What one of several devices does of a call's only row (split/ranges.h): blocks count from the
 /// first of each range. What was found of other parts comes from the host.
 struct Part {
   int frame, frame_end;        ///< frames whose factors are needed here

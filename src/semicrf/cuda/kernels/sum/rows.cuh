@@ -70,8 +70,8 @@ KERNEL gold_path(const __grid_constant__ Call call) {
         valid ? sum : minus_infinity();
 }
 
-/// Sum of the exponents of a row's frames, those of this part's slices: whole numbers far below
-/// 2^53, exact in any order.
+/// Sum of the exponents of a row's frames, those of this part's slices: whole numbers, exact in any
+/// order while they add up to less than 2^53.
 DEVICE double exponent_sum(const Call& call, int row, int length, double* scratch) {
   const long long frames = slice_frames(length);
   const long long end = min(frames * call.part.slice_end, static_cast<long long>(length));
