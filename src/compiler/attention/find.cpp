@@ -33,6 +33,7 @@ struct Spread {
 struct Found {
   ValId q, k, v;
   double scale = 1;
+  bool zero = false;  ///< one of its factors
   std::vector<Spread> biases;
   std::vector<std::pair<Spread, bool>> masks;  ///< true: where it does not hold
   std::optional<double> fill;
@@ -311,6 +312,7 @@ class Match {
         if (const auto by = uniform(e->operands[1 - side])) {
           take(s);
           found_.scale *= *by;
+          found_.zero = found_.zero || *by == 0;
           return scaled(e->operands[side]);
         }
     } else if (const Expr* quotient = is(s, Op::div)) {
@@ -326,14 +328,25 @@ class Match {
   bool product(ValId s) {
     s = before_slice(before_join(s));
     const Expr* e = is(s, Op::matmul);
-    if (!e || rank_of(e->operands[0]) != rank_of(e->operands[1]) || !std::isfinite(found_.scale))
-      return false;
+    if (!e || rank_of(e->operands[0]) != rank_of(e->operands[1]) || !is_scale(s)) return false;
     take(s);
     found_.q = e->operands[0];
     found_.k = e->operands[1];
     turn_q_ = e->attr<std::int64_t>("transpose_a") != 0;
     turn_k_ = e->attr<std::int64_t>("transpose_b") == 0;
     return true;
+  }
+
+  /// Whether one factor of their type does what all did: one after the other they may stay in range
+  /// where their product does not.
+  bool is_scale(ValId s) const {
+    const double size = std::abs(found_.scale);
+    const bool narrow = fusion_.val(s).dtype == DType::kF32;
+    const double least =
+        narrow ? std::numeric_limits<float>::min() : std::numeric_limits<double>::min();
+    const double most =
+        narrow ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+    return found_.zero ? size == 0 : size >= least && size <= most;
   }
 
   /// A stack of matrices, each transposed.
