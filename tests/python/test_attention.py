@@ -280,6 +280,27 @@ def test_one_trace_runs_all_lengths_and_the_bits_do_not_depend_on_the_batch():
         np.testing.assert_array_equal(function(q[1:2], k[1:2], v[1:2])[0], whole[1])
 
 
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_the_last_rows_of_a_longer_sequence_see_what_is_before_them(rows):
+    """As when one row at a time is decoded: with one row, its places are an array of NumPy."""
+    q, k, v = qkv((), rows, 7, 3, 4)
+
+    def attend(q, k, v):
+        rows, columns = q.shape[0], k.shape[0]
+        seen = sf.arange(columns) <= sf.arange(rows)[:, None] + (columns - rows)
+        return sf.softmax(sf.where(seen, q @ k.mT, -np.inf)) @ v
+
+    expected = oracle(q, k, v, scale=1, causal=7 - rows)
+    np.testing.assert_allclose(segfuse.compile(attend)(q, k, v), expected, atol=2e-6)
+    np.testing.assert_allclose(
+        segfuse.compile(lambda q, k, v: attend(q, k, v) + (2 - sf.arange(1) + (k.shape[0] - 1)))(
+            q, k, v
+        ),
+        expected + 8,
+        atol=2e-6,
+    )
+
+
 @pytest.mark.parametrize("heads", [2, 4])
 def test_a_torch_call_with_its_options_is_what_is_compiled_by_hand(torch, heads):
     """scaled_dot_product_attention's options, each as a function of arrays."""

@@ -58,7 +58,24 @@ def value_of(fusion: Fusion, operation: str, operand: Any) -> Any:
             f"{operation}: found {_arrays.describe(operand)}, expected a value, an array or a "
             "number"
         )
-    return fusion._capture(operand)
+    sizes = _numbers_from_a_size(fusion, operand)
+    return fusion._capture(operand) if sizes is None else sizes
+
+
+def _numbers_from_a_size(fusion: Fusion, array: Any) -> Value | None:
+    """A NumPy array that a size was added to or taken from, which is an array of objects."""
+    if not isinstance(array, np.ndarray) or array.dtype != object:
+        return None
+    if array.size == 0:
+        return fusion._capture(np.zeros(array.shape, np.int64))
+    first = array.flat[0]
+    if not all(isinstance(x, Size) for x in array.flat):
+        return None
+    more = [x - first for x in array.flat]
+    if not all(isinstance(x, int) for x in more):
+        return None
+    numbers = fusion._capture(np.array(more, np.int64).reshape(array.shape))
+    return make("add", [numbers, as_value(fusion, first, "int64")])
 
 
 def raise_if_object(operation: str, array: Any) -> None:
