@@ -280,7 +280,7 @@ def test_one_trace_runs_all_lengths_and_the_bits_do_not_depend_on_the_batch():
         np.testing.assert_array_equal(function(q[1:2], k[1:2], v[1:2])[0], whole[1])
 
 
-@pytest.mark.parametrize("rows", [0, 1, 5])
+@pytest.mark.parametrize("rows", [0, 1, 5, 9])
 def test_the_last_rows_of_a_longer_sequence_see_what_is_before_them(rows):
     """As when one row at a time is decoded: with one row, its places are an array of NumPy."""
     q, k, v = qkv((), rows, 7, 3, 4)
@@ -290,7 +290,7 @@ def test_the_last_rows_of_a_longer_sequence_see_what_is_before_them(rows):
         seen = sf.arange(columns) <= sf.arange(rows)[:, None] + (columns - rows)
         return sf.softmax(sf.where(seen, q @ k.mT, -np.inf)) @ v
 
-    expected = oracle(q, k, v, scale=1, causal=7 - rows)
+    expected = oracle(q, k, v, scale=1, causal=7 - rows)  # of more rows the first see nothing
     np.testing.assert_allclose(segfuse.compile(attend)(q, k, v), expected, atol=2e-6)
     np.testing.assert_allclose(
         segfuse.compile(lambda q, k, v: attend(q, k, v) + (2 - sf.arange(1) + (k.shape[0] - 1)))(

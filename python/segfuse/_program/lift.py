@@ -10,6 +10,7 @@ import numpy as np
 from .. import _arrays, _native
 from .._dtypes import is_float, promote, with_number
 from .._errors import UsageError
+from .._numbers import need_plain
 from .fusion import Fusion
 from .sizes import Size, native_size, native_sizes
 from .value import Value
@@ -48,6 +49,8 @@ def value_of(fusion: Fusion, operation: str, operand: Any) -> Any:
     if isinstance(operand, (bool, int, float)):
         return operand
     if isinstance(operand, (list, tuple)):
+        for part in operand:
+            need_plain(f"{operation}: an element of a list", part)
         operand = np.asarray(operand)
         if operand.dtype == np.float64:
             operand = operand.astype(np.float32)

@@ -9,6 +9,7 @@
 #include "compiler/attention.h"
 #include "compiler/attention/band.h"
 #include "compiler/passes/passes.h"
+#include "ir/attention.h"
 #include "ir/builder.h"
 
 namespace segfuse::compiler {
@@ -47,17 +48,6 @@ AxisList first_axes(std::size_t count) {
   AxisList axes(count);
   std::iota(axes.begin(), axes.end(), 0);
   return axes;
-}
-
-/// A size as the difference of two that are not negative.
-Extents difference(const Extent& size) {
-  Extents both{Extent(0), Extent(0)};
-  for (Extent::Term term : size.terms()) {
-    Extent& side = both[term.coefficient < 0 ? 1 : 0];
-    term.coefficient = std::abs(term.coefficient);
-    side = side + Extent::of(term);
-  }
-  return both;
 }
 
 /// Looks at one product.
@@ -103,10 +93,8 @@ class Match {
     for (const ValId more : {bias, mask})
       if (more.valid()) operands.push_back(more);
     const double lowest = -std::numeric_limits<double>::infinity();
-    const ExprId made =
-        fusion_.add_expr(Op::attention, operands,
-                         {found_.scale, found_.fill.value_or(lowest),
-                          found_.ahead ? difference(fusion_.canonical(*found_.ahead)) : Extents{}});
+    const ExprId made = fusion_.add_expr(Op::attention, operands,
+                                         {found_.scale, found_.fill.value_or(lowest), ahead()});
     ValId result = fusion_.result(made);
     const Extents shape = fusion_.val(fusion_.result(id)).shape;
     if (!fusion_.equal(fusion_.val(result).shape, shape)) return builder_.reshape(result, shape);
@@ -116,6 +104,11 @@ class Match {
   }
 
  private:
+  Extents ahead() const {
+    if (!found_.ahead) return {};
+    const auto [more, less] = ir::difference(fusion_.canonical(*found_.ahead));
+    return {more, less};
+  }
   const Expr* is(ValId val, Op op) const {
     const ExprId id = fusion_.val(val).definition;
     if (!id.valid() || fusion_.expr(id).op != op) return nullptr;
