@@ -252,7 +252,7 @@ def test_only_what_positions_decide_for_sure_is_a_band():
     seen = {halves: nothing, tiny: nothing, wraps: first}
     for mask, expected in seen.items():
         found = segfuse.compile(
-            lambda q, k, v: sf.softmax(sf.where(mask(q.shape[0]), q @ k.mT, -1e4)) @ v  # noqa: B023
+            lambda q, k, v: sf.softmax(sf.where(mask(q.shape[0]), q @ k.mT, -1e4)) @ v
         )(q, k, v)
         np.testing.assert_allclose(
             found, oracle(q, k, v, mask=expected, scale=1, fill=-1e4), atol=2e-6
