@@ -2,8 +2,10 @@
 // Which operand of an attention, or of its gradients, is what.
 
 #include <cstddef>
+#include <cstdlib>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "ir/fusion.h"
 
@@ -25,6 +27,17 @@ inline AttentionOperands attention_operands(const Fusion& fusion, Op op,
   for (std::size_t i = 3; i < found.rest; ++i)
     (fusion.val(operands[i]).dtype == DType::kBool ? found.mask : found.bias) = i;
   return found;
+}
+
+/// A number that may be negative, as `ahead` holds it: the first less the second, which are sizes.
+inline std::pair<Extent, Extent> difference(const Extent& number) {
+  std::pair<Extent, Extent> both{0, 0};
+  for (Extent::Term term : number.terms()) {
+    Extent& side = term.coefficient < 0 ? both.second : both.first;
+    term.coefficient = std::abs(term.coefficient);
+    side = side + Extent::of(term);
+  }
+  return both;
 }
 
 }  // namespace segfuse::ir

@@ -239,5 +239,20 @@ def test_arrays_whose_meaning_would_be_lost_are_refused():
             call()
     with pytest.raises(segfuse.UsageError, match=r"numpy\.matrix.*numpy\.asarray"):
         double(square.view(np.matrix))
-    with pytest.raises(segfuse.UsageError, match="dtype >f8, .* in the byte order"):
+    with pytest.raises(segfuse.UsageError, match="dtype >f8 .* in the byte order"):
         double(np.arange(3, dtype=">f8"))
+
+
+def test_another_byte_order_is_named_with_the_argument():
+    function = segfuse.compile(lambda x, y: x + y)
+    with pytest.raises(segfuse.UsageError, match="argument 1 is .*>f4.*byte order of this machine"):
+        function(np.ones(2, "f4"), np.ones(2, ">f4"))
+    outside = np.ones(2, ">f4")
+    with pytest.raises(segfuse.UsageError, match="from outside .*>f4.*byte order of this machine"):
+        segfuse.compile(lambda x: x + outside)(np.ones(2, "f4"))
+
+
+def test_a_mask_within_a_list_is_refused():
+    hidden = np.ma.array([1.0, 2.0], mask=[False, True])
+    with pytest.raises(segfuse.UsageError, match="an element of a list is a masked array"):
+        segfuse.compile(lambda x: x + [hidden])(np.ones(2, "f4"))

@@ -187,6 +187,78 @@ def test_a_bias_that_learns_and_second_derivatives_are_written_out(torch):
     np.testing.assert_allclose(second[at], (up - down) / (2 * step), rtol=1e-6)
 
 
+@pytest.mark.parametrize("softmax", ["sf", "exp"])
+def test_a_row_that_is_hidden_behind_a_large_number_weighs_all_alike(softmax):
+    """Found, and written out for a bias that learns: log(sum) of -1e9 has no digits for the sum."""
+    q, k, v = qkv((), 3, 4, 5, 2)
+    mask = np.array([[True] * 4, [False] * 4, [True, False, True, False]])
+    bias = np.zeros((3, 4), "f4")
+    expected = oracle(q, k, v, mask=mask, scale=1, fill=-1e9)
+
+    def attend(q, k, v, bias):
+        s = sf.where(mask, q @ k.mT + bias, -1e9)
+        e = np.exp(s - np.max(s, axis=-1, keepdims=True))
+        return (sf.softmax(s) if softmax == "sf" else e / e.sum(axis=-1, keepdims=True)) @ v
+
+    def total(*arrays):
+        out = attend(*arrays)
+        return out.sum(), out
+
+    found = [segfuse.compile(attend)(q, k, v, bias)]
+    slopes = {}
+    for which in (2, 3):
+        both = segfuse.value_and_grad(total, argnums=which, has_aux=True)(q, k, v, bias)
+        slopes[which] = both[1]
+        found.append(both[0][0])
+    np.testing.assert_allclose(found[0], expected, atol=2e-6)
+    np.testing.assert_allclose(found[1:], [expected.sum()] * 2, atol=1e-5)
+    uniform = np.full((3, 4), 0.25)
+    weights = np.where(mask.any(-1, keepdims=True), 0, uniform)
+    s = np.where(mask, q.astype("f8") @ k.T, -np.inf)[[0, 2]]
+    weights[[0, 2]] = np.exp(s) / np.exp(s).sum(-1, keepdims=True)
+    np.testing.assert_allclose(slopes[2], weights.sum(0)[:, None].repeat(2, 1), atol=2e-6)
+    assert (slopes[3][1] == 0).all() and (slopes[3][0] != 0).all()
+
+
+def test_factors_whose_product_is_out_of_range_stay_apart():
+    v = np.eye(4, dtype="f4")
+    q, k = np.full((2, 3), 1e-25, "f4"), np.arange(12, dtype="f4").reshape(4, 3) * 1e-15
+    for factors in ((1e20, 1e20), (1e-30, 1e-30)):
+        function = lambda q, k, v: sf.softmax(q @ k.mT * factors[0] * factors[1]) @ v  # noqa: E731
+        assert not is_found(function, q, k, v)
+        found = segfuse.compile(function)(q, k, v)
+        expected = oracle(q, k, v, scale=factors[0] * factors[1])
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+    assert is_found(lambda q, k, v: sf.softmax(q @ k.mT * 1e20 * 1e-20) @ v, q, k, v)
+
+
+def test_only_what_positions_decide_for_sure_is_a_band():
+    q, k, v = qkv((), 6, 6, 3, 4)
+
+    def band(n):
+        return sf.arange(n)[None, :] <= sf.arange(n)[:, None]
+
+    def halves(n):
+        return np.where(band(n), 0.5, 0.0).astype("int32") != 0
+
+    def tiny(n):
+        return sf.astype(np.where(band(n), 1e-60, 0.0), "float32") != 0
+
+    def wraps(n):
+        places = sf.arange(n, dtype="int32")
+        return places[None, :] <= places[:, None] + 2147483647
+
+    nothing, first = np.zeros((6, 6), bool), np.arange(6)[:, None].repeat(6, 1) == 0
+    seen = {halves: nothing, tiny: nothing, wraps: first}
+    for mask, expected in seen.items():
+        found = segfuse.compile(
+            lambda q, k, v: sf.softmax(sf.where(mask(q.shape[0]), q @ k.mT, -1e4)) @ v
+        )(q, k, v)
+        np.testing.assert_allclose(
+            found, oracle(q, k, v, mask=expected, scale=1, fill=-1e4), atol=2e-6
+        )
+
+
 def test_weights_that_are_asked_for_stay(torch):
     q, k, v = qkv((2,), 6, 7, 3, 4)
 
@@ -206,6 +278,27 @@ def test_one_trace_runs_all_lengths_and_the_bits_do_not_depend_on_the_batch():
         whole = function(q, k, v)
         np.testing.assert_allclose(whole, oracle(q, k, v, causal=0), atol=2e-6)
         np.testing.assert_array_equal(function(q[1:2], k[1:2], v[1:2])[0], whole[1])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 9])
+def test_the_last_rows_of_a_longer_sequence_see_what_is_before_them(rows):
+    """As when one row at a time is decoded: with one row, its places are an array of NumPy."""
+    q, k, v = qkv((), rows, 7, 3, 4)
+
+    def attend(q, k, v):
+        rows, columns = q.shape[0], k.shape[0]
+        seen = sf.arange(columns) <= sf.arange(rows)[:, None] + (columns - rows)
+        return sf.softmax(sf.where(seen, q @ k.mT, -np.inf)) @ v
+
+    expected = oracle(q, k, v, scale=1, causal=7 - rows)  # of more rows the first see nothing
+    np.testing.assert_allclose(segfuse.compile(attend)(q, k, v), expected, atol=2e-6)
+    np.testing.assert_allclose(
+        segfuse.compile(lambda q, k, v: attend(q, k, v) + (2 - sf.arange(1) + (k.shape[0] - 1)))(
+            q, k, v
+        ),
+        expected + 8,
+        atol=2e-6,
+    )
 
 
 @pytest.mark.parametrize("heads", [2, 4])

@@ -100,6 +100,11 @@ def signature_of(name: str, array: Any) -> tuple[str, tuple[int, ...]]:
     """dtype and shape; UsageError for what is no array that programs take."""
     if not kind_of(array).is_array:
         raise UsageError(f"{name} is {describe(array)}, expected an array")
+    if isinstance(array, np.ndarray) and not array.dtype.isnative:
+        raise UsageError(
+            f"{name} is {describe(array)}, expected an array in the byte order of this machine; "
+            "pass x.astype(x.dtype.newbyteorder('='))"
+        )
     try:
         return dtype_name(array.dtype), tuple(array.shape)
     except UsageError:

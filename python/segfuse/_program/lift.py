@@ -10,6 +10,7 @@ import numpy as np
 from .. import _arrays, _native
 from .._dtypes import is_float, promote, with_number
 from .._errors import UsageError
+from .._numbers import need_plain
 from .fusion import Fusion
 from .sizes import Size, native_size, native_sizes
 from .value import Value
@@ -48,6 +49,8 @@ def value_of(fusion: Fusion, operation: str, operand: Any) -> Any:
     if isinstance(operand, (bool, int, float)):
         return operand
     if isinstance(operand, (list, tuple)):
+        for part in operand:
+            need_plain(f"{operation}: an element of a list", part)
         operand = np.asarray(operand)
         if operand.dtype == np.float64:
             operand = operand.astype(np.float32)
@@ -58,7 +61,24 @@ def value_of(fusion: Fusion, operation: str, operand: Any) -> Any:
             f"{operation}: found {_arrays.describe(operand)}, expected a value, an array or a "
             "number"
         )
-    return fusion._capture(operand)
+    sizes = _numbers_from_a_size(fusion, operand)
+    return fusion._capture(operand) if sizes is None else sizes
+
+
+def _numbers_from_a_size(fusion: Fusion, array: Any) -> Value | None:
+    """A NumPy array that a size was added to or taken from, which is an array of objects."""
+    if not isinstance(array, np.ndarray) or array.dtype != object:
+        return None
+    if array.size == 0:
+        return fusion._capture(np.zeros(array.shape, np.int64))
+    first = array.flat[0]
+    if not all(isinstance(x, Size) for x in array.flat):
+        return None
+    more = [x - first for x in array.flat]
+    if not all(isinstance(x, int) for x in more):
+        return None
+    numbers = fusion._capture(np.array(more, np.int64).reshape(array.shape))
+    return make("add", [numbers, as_value(fusion, first, "int64")])
 
 
 def raise_if_object(operation: str, array: Any) -> None:

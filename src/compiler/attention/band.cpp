@@ -27,8 +27,9 @@ const Expr* definition(const Fusion& fusion, ValId val) {
   return id.valid() ? &fusion.expr(id) : nullptr;
 }
 
+/// Only small ones: a sum with another may wrap around in i32, or be rounded in f32.
 std::optional<std::int64_t> whole(double value) {
-  if (!(std::abs(value) < 0x1p52) || value != std::floor(value)) return {};
+  if (!(std::abs(value) <= 0x1p24) || value != std::floor(value)) return {};
   return static_cast<std::int64_t>(value);
 }
 
@@ -139,7 +140,8 @@ std::optional<Band> through(const Fusion& fusion, const Expr& e) {
 std::optional<Band> chosen(const Fusion& fusion, const Expr& e) {
   const auto yes = uniform(fusion, e.operands[1]);
   const auto no = uniform(fusion, e.operands[2]);
-  if (!yes || !no || (*yes != 0) == (*no != 0)) return {};
+  // What is not whole may be 0 in another type.
+  if (!yes || !no || (*yes != 0) == (*no != 0) || !whole(*yes) || !whole(*no)) return {};
   const auto band = band_of(fusion, e.operands[0]);
   return *yes != 0 ? band : turned(band);
 }

@@ -9,6 +9,7 @@
 #include "compiler/attention.h"
 #include "compiler/attention/band.h"
 #include "compiler/passes/passes.h"
+#include "ir/attention.h"
 #include "ir/builder.h"
 
 namespace segfuse::compiler {
@@ -33,6 +34,7 @@ struct Spread {
 struct Found {
   ValId q, k, v;
   double scale = 1;
+  bool zero = false;  ///< one of its factors
   std::vector<Spread> biases;
   std::vector<std::pair<Spread, bool>> masks;  ///< true: where it does not hold
   std::optional<double> fill;
@@ -46,17 +48,6 @@ AxisList first_axes(std::size_t count) {
   AxisList axes(count);
   std::iota(axes.begin(), axes.end(), 0);
   return axes;
-}
-
-/// A size as the difference of two that are not negative.
-Extents difference(const Extent& size) {
-  Extents both{Extent(0), Extent(0)};
-  for (Extent::Term term : size.terms()) {
-    Extent& side = both[term.coefficient < 0 ? 1 : 0];
-    term.coefficient = std::abs(term.coefficient);
-    side = side + Extent::of(term);
-  }
-  return both;
 }
 
 /// Looks at one product.
@@ -102,10 +93,8 @@ class Match {
     for (const ValId more : {bias, mask})
       if (more.valid()) operands.push_back(more);
     const double lowest = -std::numeric_limits<double>::infinity();
-    const ExprId made =
-        fusion_.add_expr(Op::attention, operands,
-                         {found_.scale, found_.fill.value_or(lowest),
-                          found_.ahead ? difference(fusion_.canonical(*found_.ahead)) : Extents{}});
+    const ExprId made = fusion_.add_expr(Op::attention, operands,
+                                         {found_.scale, found_.fill.value_or(lowest), ahead()});
     ValId result = fusion_.result(made);
     const Extents shape = fusion_.val(fusion_.result(id)).shape;
     if (!fusion_.equal(fusion_.val(result).shape, shape)) return builder_.reshape(result, shape);
@@ -115,6 +104,11 @@ class Match {
   }
 
  private:
+  Extents ahead() const {
+    if (!found_.ahead) return {};
+    const auto [more, less] = ir::difference(fusion_.canonical(*found_.ahead));
+    return {more, less};
+  }
   const Expr* is(ValId val, Op op) const {
     const ExprId id = fusion_.val(val).definition;
     if (!id.valid() || fusion_.expr(id).op != op) return nullptr;
@@ -311,6 +305,7 @@ class Match {
         if (const auto by = uniform(e->operands[1 - side])) {
           take(s);
           found_.scale *= *by;
+          found_.zero = found_.zero || *by == 0;
           return scaled(e->operands[side]);
         }
     } else if (const Expr* quotient = is(s, Op::div)) {
@@ -326,14 +321,25 @@ class Match {
   bool product(ValId s) {
     s = before_slice(before_join(s));
     const Expr* e = is(s, Op::matmul);
-    if (!e || rank_of(e->operands[0]) != rank_of(e->operands[1]) || !std::isfinite(found_.scale))
-      return false;
+    if (!e || rank_of(e->operands[0]) != rank_of(e->operands[1]) || !is_scale(s)) return false;
     take(s);
     found_.q = e->operands[0];
     found_.k = e->operands[1];
     turn_q_ = e->attr<std::int64_t>("transpose_a") != 0;
     turn_k_ = e->attr<std::int64_t>("transpose_b") == 0;
     return true;
+  }
+
+  /// Whether one factor of their type does what all did: one after the other they may stay in range
+  /// where their product does not.
+  bool is_scale(ValId s) const {
+    const double size = std::abs(found_.scale);
+    const bool narrow = fusion_.val(s).dtype == DType::kF32;
+    const double least =
+        narrow ? std::numeric_limits<float>::min() : std::numeric_limits<double>::min();
+    const double most =
+        narrow ? std::numeric_limits<float>::max() : std::numeric_limits<double>::max();
+    return found_.zero ? size == 0 : size >= least && size <= most;
   }
 
   /// A stack of matrices, each transposed.

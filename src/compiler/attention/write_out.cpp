@@ -24,11 +24,8 @@ class Writer {
     const ValId k = e_.operands[1];
     const ValId v = e_.operands[2];
     const ValId s = scores();
-    if (e_.op == Op::attention) {
-      const ValId logs = b_.logsumexp(s, {-1});
-      return {b_.matmul(weights(s, logs), v), logs};
-    }
-    const ValId p = weights(s, e_.operands[parts_.rest]);
+    const ValId p = weights(s);
+    if (e_.op == Op::attention) return {b_.matmul(p, v), b_.logsumexp(s, {-1})};
     const ValId g = e_.operands[parts_.rest + 1];
     const ValId rows = b_.unsqueeze(e_.operands[parts_.rest + 2], -1);
     ValId ds = b_.mul(p, b_.sub(b_.matmul(g, v, false, true), rows));
@@ -42,7 +39,14 @@ class Writer {
     const double scale = e_.attr<double>("scale");
     return scale == 1 ? s : b_.mul(s, b_.constant_like(scale, s));
   }
-  ValId weights(ValId s, ValId logs) { return b_.exp(b_.sub(s, b_.unsqueeze(logs, -1))); }
+  /// Not from the logarithms: those of large scores, as of -1e9 that fill a row, have no digits
+  /// left for the sum.
+  ValId weights(ValId s) {
+    ValId most = b_.max(s, {-1}, true);
+    most = b_.where(b_.is_finite(most), most, b_.constant_like(0, most));
+    const ValId powers = b_.exp(b_.sub(s, most));
+    return b_.div(powers, b_.sum(powers, {-1}, true));
+  }
 
   ValId scores() {
     ValId s = scaled(b_.matmul(e_.operands[0], e_.operands[1], false, true));

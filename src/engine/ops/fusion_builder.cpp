@@ -6,6 +6,7 @@
 #include "compiler/autodiff.h"
 #include "engine/ops/state.h"
 #include "engine/program_state.h"
+#include "ir/attention.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
 
@@ -146,7 +147,13 @@ Value FusionBuilder::iota(const Size& length, DType dtype) {
 
 Value FusionBuilder::size(const Size& size, DType dtype) {
   ir::Builder builder(state_->fusion);
-  return {state_, builder.extent(to_extent(state_->fusion, size), dtype).index};
+  // A number, unlike a size, may be negative.
+  const ir::Extent whole = state_->fusion.canonical(to_extent(state_->fusion, size));
+  const auto [more, less] = ir::difference(whole);
+  if (less.is_constant()) return {state_, builder.extent(whole, dtype).index};
+  const ir::ValId number =
+      builder.sub(builder.extent(more, DType::kI64), builder.extent(less, DType::kI64));
+  return {state_, builder.cast(number, dtype).index};
 }
 
 std::vector<Value> FusionBuilder::apply(std::string_view operation, std::span<const Value> operands,

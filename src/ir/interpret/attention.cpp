@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "ir/attention.h"
 #include "ir/interpret/evaluate.h"
@@ -73,17 +75,20 @@ class Attended {
   std::optional<std::int64_t> ahead_;
 };
 
-double log_sum(const std::vector<double>& s) {
+/// Exponentials of scores less their greatest, if it is finite; and NaN makes all of them NaN.
+struct Powers {
+  std::vector<double> of;
   double most = kLowest;
-  for (const double x : s) {
-    if (std::isnan(x)) return x;
-    most = std::max(most, x);
-  }
-  if (std::isinf(most)) return most;
   double sum = 0;
-  for (const double x : s) sum += std::exp(x - most);
-  return most + std::log(sum);
-}
+
+  explicit Powers(std::vector<double> s) : of(std::move(s)) {
+    for (const double x : of)
+      most = std::isnan(x) || std::isnan(most) ? x + most : std::max(most, x);
+    for (double& x : of) sum += x = std::exp(std::isinf(most) ? x : x - most);
+  }
+  double log_sum() const { return std::isinf(most) ? most : most + std::log(sum); }
+  double weight(std::int64_t n) const { return of[static_cast<std::size_t>(n)] / sum; }
+};
 
 }  // namespace
 
@@ -94,14 +99,13 @@ std::vector<Tensor> evaluate_attention(const Evaluation& e) {
   std::int64_t b = 0;
   for_each_index(a.leading, [&](const Index& batch) {
     for (std::int64_t m = 0; m < a.rows; ++m) {
-      const std::vector<double> s = a.scores(batch, b, m);
+      const Powers p(a.scores(batch, b, m));
       const std::int64_t row = b * a.rows + m;
-      logs.set(row, log_sum(s));
+      logs.set(row, p.log_sum());
       for (std::int64_t n = 0; n < a.columns; ++n)
         for (std::int64_t j = 0; j < a.outer; ++j)
           out.set(row * a.outer + j, out.at(row * a.outer + j) +
-                                         std::exp(s[static_cast<std::size_t>(n)] - logs.at(row)) *
-                                             a.at(2, (b * a.columns + n) * a.outer + j));
+                                         p.weight(n) * a.at(2, (b * a.columns + n) * a.outer + j));
     }
     ++b;
   });
@@ -118,11 +122,11 @@ std::vector<Tensor> evaluate_attention_grad(const Evaluation& e) {
   std::int64_t b = 0;
   for_each_index(a.leading, [&](const Index& batch) {
     for (std::int64_t m = 0; m < a.rows; ++m) {
-      const std::vector<double> s = a.scores(batch, b, m);
+      const Powers weights(a.scores(batch, b, m));
       const std::int64_t row = b * a.rows + m;
       for (std::int64_t n = 0; n < a.columns; ++n) {
         const std::int64_t column = b * a.columns + n;
-        const double p = std::exp(s[static_cast<std::size_t>(n)] - a.at(a.rest(), row));
+        const double p = weights.weight(n);
         double dp = 0;
         for (std::int64_t j = 0; j < a.outer; ++j) {
           const double g = a.at(a.rest() + 1, row * a.outer + j);

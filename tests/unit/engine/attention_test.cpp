@@ -220,6 +220,12 @@ TEST_P(AttentionOn, LargeScoresDoNotOverflow) {
     for (std::int64_t j = 0; j < inputs[i].size(); ++j)
       inputs[i].set(j, std::round(inputs[i].at(j) * 2));  // exact products
   check(a, inputs, "whole numbers");
+  Attention hidden;  // rows of one large number have no digits left for their sums
+  hidden.ahead = -3;
+  for (const double fill : {-1e9, -1e30}) {
+    hidden.fill = fill;
+    check(hidden, fmt::format("rows of {}", fill));
+  }
 }
 
 TEST_P(AttentionOn, ABatchHasTheBitsOfItsRowsAlone) {

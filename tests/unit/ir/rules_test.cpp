@@ -355,7 +355,7 @@ TEST(RulesTable, RefusesBodiesThatDoNotFit) {
       {"x:f32[6]", "%x",
        scan_of("carries=0, sequences=1, length=[7], reverse=0", "f32[]", "output %a"),
        "sequence 0 has 6 steps and the scan 7"},
-      {"x:f32[]", "%x", scan_of(map, "f32[]", "output %a"), "sequence 0 has no axis to go along"},
+      {"x:f32[]", "%x", scan_of(map, "f32[]", "output %a"), "sequence 0 has no axis to scan along"},
       {"x:f32[N]", "%x", scan_of(map, "f64[]", "output %a"),
        "sequence 0 is f32[N]; the body takes f64"},
       {"x:f32[N] y:f32[N]", "%x, %y", scan_of(map, "f32[]", "output %a"),
