@@ -3,6 +3,7 @@
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
+#include "semicrf/cuda/kernels/common/cuts.cuh"
 
 namespace segfuse::semicrf::gpu {
 
