@@ -15,7 +15,12 @@ from .shapes import axis_of
 
 
 def softmax(x: Any, axis: int = -1) -> Value:
-    """exp(x) over its sum along `axis`, without overflow."""
+    """exp(x - logsumexp(x)) along `axis`, without overflow.
+
+    The logarithm is rounded to x's type, so the relative error is that type's epsilon times the
+    largest magnitude: float32 loses the sum from 1e7 on, as in rows filled with -1e9. For such rows
+    write softmax(x - x.max(axis, keepdims=True)).
+    """
     x = floating("softmax", x)
     return Value(x._fusion, _native.softmax(x._native, axis_of("softmax", x, axis)))
 
