@@ -470,7 +470,7 @@ def test_a_loaded_module_has_frozen_weights_and_buffers_as_well(tmp_path):
     with pytest.raises(segfuse.DataError, match="'table' is .260, 3. in the model and .100, 3."):
         model.load_into(module)
     del module.table
-    with pytest.raises(segfuse.DataError, match="'table', the module has not"):
+    with pytest.raises(segfuse.DataError, match="'table', but the module does not"):
         model.load_into(module)
 
 
