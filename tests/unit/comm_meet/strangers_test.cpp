@@ -101,7 +101,7 @@ TEST(Strangers, RandomBytesAndOtherProtocolsAreTurnedAway) {
   expect_meeting(group, 3);
   ASSERT_EQ(log.lines().size(), 1U);
   EXPECT_THAT(log.lines()[0],
-              HasSubstr("turned 52 connections away: 0 with a wrong key, 52 malformed"));
+              HasSubstr("refused 52 connections: 0 with a wrong key, 52 malformed"));
 }
 
 TEST(Strangers, AWrongKeyIsCounted) {
@@ -112,7 +112,7 @@ TEST(Strangers, AWrongKeyIsCounted) {
     EXPECT_FALSE(PuppetRank(group.port(), 1, 2, key_of("another")).connection);
   expect_meeting(group, 2);
   ASSERT_EQ(log.lines().size(), 1U);
-  EXPECT_THAT(log.lines()[0], HasSubstr("turned 3 connections away: 3 with a wrong key"));
+  EXPECT_THAT(log.lines()[0], HasSubstr("refused 3 connections: 3 with a wrong key"));
 }
 
 TEST(Strangers, SlowOnesAreTurnedAwayByTheClock) {
@@ -173,8 +173,8 @@ TEST(Strangers, AfterTheRanksHaveMetTheyAreTurnedAwayToo) {
   // In one line or in several, as they came before or after something else was said.
   int turned_away = 0;
   for (const std::string& line : log.lines())
-    if (const auto at = line.find("turned "); at != std::string::npos)
-      turned_away += std::stoi(line.substr(at + 7));
+    if (const auto at = line.find("refused "); at != std::string::npos)
+      turned_away += std::stoi(line.substr(at + 8));
   EXPECT_EQ(turned_away, 200);
 }
 

@@ -349,7 +349,7 @@ TEST(WfdbSignals, WhatIsWrongIsSaid) {
             "r.hea:3: format 80; the signal before it has 16 in the same file");
   EXPECT_THAT(refusal("r 3 100\nr.dat 16\nq.dat 16\nr.dat 16\n", files),
               HasSubstr("r.hea:4: the signals of \"r.dat\" do not follow each other"));
-  EXPECT_THAT(refusal("r 1 100 3\nr.dat 16\n", files, 2), HasSubstr("channel 2 was asked for"));
+  EXPECT_THAT(refusal("r 1 100 3\nr.dat 16\n", files, 2), HasSubstr("there is no channel 2"));
 }
 
 // ---------------------------------------------------------------------------- the annotations

@@ -96,7 +96,7 @@ TEST(Orders, WhatIsNoneIsNamedWithItsPlace) {
   EXPECT_THAT(said(deep), HasSubstr("nested at most 64 deep"));
   std::string wide;
   for (int i = 0; i < 8000; ++i) wide += "a? sil? ";
-  EXPECT_THAT(said(wide), HasSubstr("fewer optional labels in a row"));
+  EXPECT_THAT(said(wide), HasSubstr("fewer optional labels in sequence"));
 }
 
 TEST(Orders, FramesThatAnOrderCannotHaveAreNamed) {

@@ -181,7 +181,9 @@ TYPED_TEST(Invariants, SumsThatOverflowAreRefused) {
     EXPECT_THROW(own.score(p.potentials(), gold.view(), numbers), DataError);
     EXPECT_THROW(own.posteriors(p.potentials(), posteriors), DataError);
     EXPECT_THROW(own.segment_posteriors(p.potentials(), gold.view(), each), DataError);
-    EXPECT_THROW(own.viterbi(p.potentials(), best), DataError);
+    ViterbiResult of_best;
+    of_best.score = numbers;
+    EXPECT_THROW(own.viterbi(p.potentials(), best, of_best), DataError);
   }
 }
 
