@@ -335,6 +335,8 @@ void Engine::viterbi(const Potentials<T>& potentials, Segmentations& best,
     } else if (row.length > 0) {
       possible = viterbi_row(state.model, row, workspace.viterbi, *state.pool, workspace.path);
       for (const Segment& s : workspace.path) mine.append(s.start, s.duration, s.label);
+      // Where sums overflow, no path is found either.
+      if (!possible) need_finite_sum(most_of_frames(row, dims));
     }
     set(result.score, b,
         possible ? need_finite_sum(score_row(state.model, row, mine.view(), 0, mine.segments()))

@@ -286,6 +286,17 @@ double need_finite_sum(double sum) {
       "semicrf: the scores of a row add up to more than a double holds (1.8e308); scale them down");
 }
 
+double most_of_frames(const Row& row, const Dims& dims) {
+  double sum = 0.0;
+  for (std::int64_t t = 0; t < row.length; ++t)
+    for (const double* scores : {row.emission, row.start, row.end}) {
+      if (scores == nullptr) continue;
+      const double* const frame = scores + t * dims.stride;
+      sum += std::max(0.0, *std::max_element(frame, frame + dims.classes));
+    }
+  return sum;
+}
+
 double score_row(const Model& model, const Row& row, const SegmentationsView& y, std::int64_t first,
                  std::int64_t last) {
   const std::int64_t stride = model.dims.stride;

@@ -128,6 +128,8 @@ struct RowExpectations {
 /// A sum over segmentations, or the score of one. DataError where finite scores add up to more than
 /// a double holds, so that the sum is infinite or NaN.
 double need_finite_sum(double sum);
+/// More than the frames of any path add up to: the largest score of each frame that is above 0.
+double most_of_frames(const Row& row, const Dims& dims);
 
 /// Score of segments [first, last) of `segments` as one segmentation of the row; -inf if forbidden.
 double score_row(const Model& model, const Row& row, const SegmentationsView& segments,
