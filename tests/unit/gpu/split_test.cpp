@@ -303,7 +303,7 @@ TEST_P(GpuSplit, FaultsAreForgotten) {
   }
 }
 
-/// A later round may have more chunks for a part than the first one.
+/// Parts of one chunk each, of a row that no cut settles.
 TEST_P(GpuSplit, MoreDevicesThanChunks) {
   Rng rng(77);
   auto p = random_problem<double>(1, 1144, 8, 2, false, gaussian, rng);
