@@ -267,8 +267,11 @@ ValId Builder::softmax(ValId a, std::int64_t axis) {
   return in_f32(*this, val(a).dtype, a, [&](ValId x) { return exp(log_softmax(x, axis)); });
 }
 ValId Builder::log_softmax(ValId a, std::int64_t axis) {
-  return in_f32(*this, val(a).dtype, a,
-                [&](ValId x) { return sub(x, logsumexp(x, {axis}, true)); });
+  return in_f32(*this, val(a).dtype, a, [&](ValId x) {
+    // Not x - logsumexp(x): that sum is rounded at the size of the scores, these are near 0.
+    const ValId below = sub(x, stop_gradient(max(x, {axis}, true)));
+    return sub(below, log(sum(exp(below), {axis}, true)));
+  });
 }
 
 ValId Builder::gelu(ValId a) {

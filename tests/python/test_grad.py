@@ -10,7 +10,7 @@ from segfuse import _native
 DIFFERENTIABLE = [
     row[0]
     for row in _native.operations()
-    if row[1] == "elementwise" and row[2] in ("float", "numeric")
+    if row[1] == "elementwise" and row[2] in ("float", "numeric") and row[0] != "stop_gradient"
 ]
 DOMAINS = {row[0]: (row[3], row[5]) for row in _native.operations()}
 

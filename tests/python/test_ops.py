@@ -46,6 +46,7 @@ REFERENCES = {
     "floor": np.floor,
     "ceil": np.ceil,
     "round": np.rint,
+    "stop_gradient": np.copy,
     "is_nan": np.isnan,
     "is_finite": np.isfinite,
     "logical_not": np.logical_not,

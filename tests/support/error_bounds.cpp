@@ -145,6 +145,7 @@ class Analysis {
       case Op::neg:
       case Op::abs:
       case Op::relu:
+      case Op::stop_gradient:
       case Op::sin:
       case Op::cos:
       case Op::cast: return d[0];

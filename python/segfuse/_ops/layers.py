@@ -15,18 +15,17 @@ from .shapes import axis_of
 
 
 def softmax(x: Any, axis: int = -1) -> Value:
-    """exp(x - logsumexp(x)) along `axis`, without overflow.
+    """exp(x) / sum(exp(x)) along `axis`, without overflow.
 
-    The logarithm is rounded to x's type, so the relative error is that type's epsilon times the
-    largest magnitude: float32 loses the sum from 1e7 on, as in rows filled with -1e9. For such rows
-    write softmax(x - x.max(axis, keepdims=True)).
+    Scores of any size keep their digits: the maximum is subtracted first. A row that is -inf
+    throughout, or has +inf, gives NaN.
     """
     x = floating("softmax", x)
     return Value(x._fusion, _native.softmax(x._native, axis_of("softmax", x, axis)))
 
 
 def log_softmax(x: Any, axis: int = -1) -> Value:
-    """x minus its logsumexp along `axis`."""
+    """log(softmax(x)) along `axis`: (x - max(x)) - log(sum(exp(x - max(x))))."""
     x = floating("log_softmax", x)
     return Value(x._fusion, _native.log_softmax(x._native, axis_of("log_softmax", x, axis)))
 

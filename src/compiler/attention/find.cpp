@@ -187,8 +187,19 @@ class Match {
       take(e->operands[0]);
       const ValId s = shifted->operands[0];
       const Expr* sum = row(shifted->operands[1]);
-      if (!sum || sum->op != Op::logsumexp || !reduces_row(*sum, s)) return {};
-      return s;
+      if (sum && sum->op == Op::logsumexp) {
+        if (!reduces_row(*sum, s)) return {};
+        return s;
+      }
+      // The logarithm of the sum of what is below the maximum.
+      if (!sum || sum->op != Op::log || !is(s, Op::sub)) return {};
+      sum = row(sum->operands[0]);
+      if (!sum || sum->op != Op::sum) return {};
+      const ValId powers = sum->operands[0];
+      const Expr* power = is(powers, Op::exp);
+      if (!power || power->operands[0] != s || !reduces_row(*sum, powers)) return {};
+      take(powers);
+      return below_maximum(s);
     }
     ValId powers;
     const Expr* sum = nullptr;
@@ -205,11 +216,17 @@ class Match {
     const Expr* power = is(powers, Op::exp);
     if (!power) return {};
     take(powers);
-    const Expr* shifted = is(power->operands[0], Op::sub);
+    return below_maximum(power->operands[0]);
+  }
+
+  /// s of s - max(s) along the last axis.
+  std::optional<ValId> below_maximum(ValId difference) {
+    const Expr* shifted = is(difference, Op::sub);
     if (!shifted) return {};
-    take(power->operands[0]);
+    take(difference);
     const ValId s = shifted->operands[0];
     const Expr* most = row(shifted->operands[1]);
+    if (most && most->op == Op::stop_gradient) most = row(most->operands[0]);
     if (most && most->op == Op::where) {  // 0 for a maximum that is not finite
       const Expr* finite = is(most->operands[0], Op::is_finite);
       if (!finite || finite->operands[0] != most->operands[1] || uniform(most->operands[2]) != 0.0)

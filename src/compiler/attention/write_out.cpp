@@ -24,7 +24,7 @@ class Writer {
     const ValId k = e_.operands[1];
     const ValId v = e_.operands[2];
     const ValId s = scores();
-    const ValId p = weights(s);
+    const ValId p = b_.softmax(s, -1);
     if (e_.op == Op::attention) return {b_.matmul(p, v), b_.logsumexp(s, {-1})};
     const ValId g = e_.operands[parts_.rest + 1];
     const ValId rows = b_.unsqueeze(e_.operands[parts_.rest + 2], -1);
@@ -39,15 +39,6 @@ class Writer {
     const double scale = e_.attr<double>("scale");
     return scale == 1 ? s : b_.mul(s, b_.constant_like(scale, s));
   }
-  /// Not from the logarithms: those of large scores, as of -1e9 that fill a row, have no digits
-  /// left for the sum.
-  ValId weights(ValId s) {
-    ValId most = b_.max(s, {-1}, true);
-    most = b_.where(b_.is_finite(most), most, b_.constant_like(0, most));
-    const ValId powers = b_.exp(b_.sub(s, most));
-    return b_.div(powers, b_.sum(powers, {-1}, true));
-  }
-
   ValId scores() {
     ValId s = scaled(b_.matmul(e_.operands[0], e_.operands[1], false, true));
     if (parts_.bias) s = b_.add(s, e_.operands[*parts_.bias]);

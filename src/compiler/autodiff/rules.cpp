@@ -229,8 +229,11 @@ void Adjoint::reduction() {
     case ir::ReductionOp::min: return extremum();
     case ir::ReductionOp::welford: return welford();
     case ir::ReductionOp::logsumexp: {
+      // Shares of the rounded result add up to 1 only nearly, or not at all where scores are large.
       const Ex r = expanded(result());
-      const Ex share = where(r == -std::numeric_limits<double>::infinity(), 0.0, exp(a - r));
+      const Ex power = exp(a - r);
+      const Ex total = expanded(value(b_.sum(power.id, attr<Axes>("axes"))));
+      const Ex share = where(r == -std::numeric_limits<double>::infinity(), 0.0, power / total);
       return give(0, expanded(cotangent()) * share);
     }
     case ir::ReductionOp::argmax: return;

@@ -42,6 +42,7 @@ GroupAnalysis::GroupAnalysis(ir::Fusion& program, const SegmentedGroup& g, const
   find_reductions();
   find_results();
   if (domain.kind == GroupKind::kRowCol) postpone_reductions();
+  order_stores();
   std::vector<loop::VarId> vars;
   const GroupKernel all = survey(vars);
   collapse_axes(all, vars);
@@ -242,6 +243,21 @@ void GroupAnalysis::postpone_reductions() {
   }
   first_walks_.clear();
   for (GroupResult& result : results) result.walk = first_walk(result.root);
+}
+
+/// What overwrites an input is stored in the last walk that loads the input. In that walk
+/// KernelWriter::store() computes what else needs it before.
+void GroupAnalysis::order_stores() {
+  for (GroupResult& result : results) {
+    const ValId memory = context.memory_of(result.output);
+    if (memory == result.output) continue;
+    for (const GroupResult& other : results)
+      if (dependencies_of(other.root, true).contains(memory))
+        result.walk = std::max(result.walk, other.walk);
+    for (const SimpleReduction& r : reductions)
+      if (!r.column && dependencies_of(fusion.expr(r.expr).operands[0], true).contains(memory))
+        result.walk = std::max(result.walk, r.walk);
+  }
 }
 
 std::vector<std::size_t> GroupAnalysis::reductions_of(ValId val) const {

@@ -74,16 +74,17 @@ struct GroupAnalysis {
   std::vector<std::size_t> reductions_of(ir::ValId val) const;
   /// Walks after which all of these reductions are known.
   int walks_of(const std::vector<std::size_t>& numbers) const;
+  /// The values of the group that a value is computed from, itself among them, and what they load.
+  /// `same_walk`: only those of the same walk, which begins with the results of reductions.
+  std::set<ir::ValId> dependencies_of(ir::ValId val, bool same_walk) const;
   ir::Extent ceil_divide(const ir::Extent& size, std::int64_t by) const;
 
  private:
   void find_reductions();
   void postpone_reductions();
-  /// The values of the group that a value is computed from, itself among them, and what they load.
-  /// `same_walk`: only those of the same walk, which begins with the results of reductions.
-  std::set<ir::ValId> dependencies_of(ir::ValId val, bool same_walk) const;
   bool repeats_expensive() const;
   void find_results();
+  void order_stores();
   void add_results(GroupResult result);
   bool moves_when_stored(ir::ExprId id) const;
   void collapse_axes(const GroupKernel& survey, const std::vector<loop::VarId>& vars);

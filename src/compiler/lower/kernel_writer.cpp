@@ -170,6 +170,12 @@ ValueId KernelWriter::result(ExprId expr, std::size_t which) {
 }
 
 void KernelWriter::store(const GroupResult& result, std::vector<loop::Within> when) {
+  const ir::ValId memory = group_.context.memory_of(result.output);
+  if (memory != result.output)
+    for (const GroupResult& other : group_.results)
+      if (other.walk == result.walk && other.column == result.column &&
+          group_.dependencies_of(other.root, true).contains(memory))
+        (void)emitter.eval(other.root, group_.coordinates_of(other.root, domain_at));
   const ValueId value = emitter.eval(result.root, group_.coordinates_of(result.root, domain_at));
   const Coordinates to = group_.output_coordinates(emitter.indices(), result, domain_at);
   const ir::Extents shape = group_.context.shape_of(result.output);

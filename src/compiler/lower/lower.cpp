@@ -132,6 +132,27 @@ bool reads_overwritten(const GroupAnalysis& group, const LoweredGroup& lowered) 
   return false;
 }
 
+/// Whether a kernel loads from memory after it has stored there in place.
+bool loads_overwritten(const GroupAnalysis& group, const GroupKernel& kernel) {
+  std::set<loop::BufferId> in_place;
+  std::size_t next = 0;
+  for (std::uint32_t i = 0; i < kernel.kernel.buffers.size(); ++i) {
+    if (kernel.kernel.buffers[i].kind == loop::KernelBuffer::Kind::kRow) continue;
+    const ir::ValId val = kernel.operands[next++].val;
+    if (std::any_of(group.in_place.begin(), group.in_place.end(),
+                    [&](const ir::Alias& alias) { return val.valid() && alias.input == val; }))
+      in_place.insert({i});
+  }
+  std::set<loop::BufferId> stored;
+  bool found = false;
+  loop::walk(kernel.kernel.body, [&](const loop::Statement& statement, int) {
+    if (const auto* store = std::get_if<loop::Store>(&statement.node)) stored.insert(store->buffer);
+    if (const auto* load = std::get_if<loop::Load>(&statement.node))
+      found = found || (in_place.contains(load->buffer) && stored.contains(load->buffer));
+  });
+  return found;
+}
+
 /// Results along the whole space, by the schedule.
 void make_whole(Lowering& lowering, const WalkKernel& part) {
   const GroupAnalysis& group = lowering.group;
@@ -234,6 +255,7 @@ LoweredGroup lower_by(const GroupAnalysis& group, const Schedule& schedule) {
   const bool follows = group.fusion.storage().requirements.empty();
   for (const GroupKernel& kernel : out.kernels) {
     loop::verify(kernel.kernel);
+    SEGFUSE_CHECK(!loads_overwritten(group, kernel), "what is overwritten in place is read before");
     if (follows) loop::verify_writes(kernel.kernel, facts);
   }
   return out;

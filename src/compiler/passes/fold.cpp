@@ -142,7 +142,8 @@ class Identities {
         if (const Expr* magnitude = r_.is(operand(0), Op::abs))
           return make(Op::square, {magnitude->operands[0]});
         return {};
-      default: return {};  // any other: none is known
+      case Op::stop_gradient: return operand(0);  // gradients are there by now
+      default: return {};                         // any other: none is known
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "compiler/op_facts.h"
 #include "compiler/segment/axes.h"
@@ -41,6 +42,7 @@ class Classification {
   [[nodiscard]] std::optional<std::string> choose_kind();
   [[nodiscard]] std::optional<std::string> choose_two_sets();
   [[nodiscard]] std::optional<std::string> check_in_place() const;
+  bool depends(ValId val, ValId input) const;
   int most_alive() const;
   int states() const;
   [[nodiscard]] std::optional<std::string> check_amounts();
@@ -251,8 +253,31 @@ std::optional<std::string> Classification::check_amounts() {
   return {};
 }
 
+/// Whether `val` is computed in the group from elements of `input`.
+bool Classification::depends(ValId val, ValId input) const {
+  std::vector<ValId> open{val};
+  std::set<ValId> visited;
+  while (!open.empty()) {
+    const ValId next = open.back();
+    open.pop_back();
+    if (next == input) return true;
+    const ExprId definition = context_.fusion().val(next).definition;
+    if (!visited.insert(next).second || !definition.valid()) continue;
+    if (std::find(view_.exprs.begin(), view_.exprs.end(), definition) == view_.exprs.end()) {
+      if (storage_root(context_.fusion(), next) == input) return true;
+      continue;
+    }
+    const auto& operands = context_.fusion().expr(definition).operands;
+    open.insert(open.end(), operands.begin(), operands.end());
+  }
+  return false;
+}
+
 /// An input that this kernel overwrites may only be read where it is written, by an elementwise
-/// expression, or by the reduction of a row that one block holds.
+/// expression, or by the reduction of a row that one block holds. What runs along all axes is
+/// overwritten by the lane that reads it, after all that needs it (GroupAnalysis::order_stores).
+/// What lacks an axis is read by many lanes and written by one of them, so no other output may
+/// need it.
 std::optional<std::string> Classification::check_in_place() const {
   for (const ir::Alias& alias : view_.in_place) {
     const int to = axes_.slot(alias.output);
@@ -261,6 +286,10 @@ std::optional<std::string> Classification::check_in_place() const {
         std::any_of(view_.boundary.outputs.begin(), view_.boundary.outputs.end(),
                     [&](ValId output) { return output == alias.output; });
     if (!defined_here) continue;
+    if (mask(alias.output) != axes_.space())
+      for (const ValId output : view_.boundary.outputs)
+        if (output != alias.output && depends(output, alias.input))
+          return "an input of fewer axes is overwritten in place while another output reads it";
     for (const Placed& p : axes_.placed()) {
       if (p.place != Place::kLoad || p.base != alias.input) continue;
       bool same = p.val == alias.input;

@@ -208,6 +208,76 @@ TEST(Executor, AliasesAreWrittenAfterAllReads) {
   EXPECT_FALSE(out[1].shares_storage_with(inputs[0]));
 }
 
+/// What another output of the same kernel still reads, in the same pass over a row or in a later
+/// one, is not overwritten before.
+TEST(Executor, NoOutputOfAKernelReadsWhatAnotherHasOverwritten) {
+  struct Case {
+    const char* name;
+    std::function<void(Builder&, ValId z, ValId x, ValId row)> outputs;
+  };
+  const auto give = [](Builder& b, ValId output, ValId over = {}) {
+    b.fusion().add_output(output);
+    if (over.valid()) b.fusion().add_alias(output, over);
+  };
+  const Case cases[] = {
+      {"in the same pass",
+       [&](Builder& b, ValId z, ValId x, ValId) {
+         give(b, b.sin(z), x);
+         give(b, b.add(z, x));
+       }},
+      {"exchanged",
+       [&](Builder& b, ValId z, ValId x, ValId) {
+         const ValId sum = b.add(z, x);
+         give(b, b.sin(z), x);
+         give(b, b.cos(x), z);
+         give(b, sum);
+       }},
+      {"in a later pass",
+       [&](Builder& b, ValId z, ValId x, ValId) {
+         give(b, b.sin(z), x);
+         give(b, b.add(z, x));
+         give(b, b.div(x, b.sum(x, {1}, true)));
+       }},
+      {"of a row, in the pass after its sum",
+       [&](Builder& b, ValId z, ValId, ValId row) {
+         const ValId sum = b.sum(z, {1});
+         give(b, b.sin(sum), row);
+         give(b, b.mul(z, b.unsqueeze(b.mul(sum, row), 1)));
+       }},
+      {"of a row, beside it",
+       [&](Builder& b, ValId z, ValId, ValId row) {
+         const ValId sum = b.sum(z, {1});
+         give(b, b.sin(sum), row);
+         give(b, b.mul(sum, row));
+       }},
+  };
+  for (const Case& what : cases) {
+    for (const char* const backend : {"compiled", "loops", "reference"}) {
+      Fusion fusion;
+      Builder b(fusion);
+      const Extent rows(fusion.symbol("T"));
+      const ValId z = fusion.add_input("z", DType::kF32, {rows, 70});
+      const ValId x = fusion.add_input("x", DType::kF32, {rows, 70});
+      const ValId row = fusion.add_input("row", DType::kF32, {rows});
+      what.outputs(b, z, x, row);
+      ThreadPool pool(2);
+      Rng rng(11);
+      const std::vector<Tensor> inputs{uniform(rng, DType::kF32, {9, 70}),
+                                       uniform(rng, DType::kF32, {9, 70}),
+                                       uniform(rng, DType::kF32, {9})};
+      const std::vector<Tensor> expected = ir::interpret(fusion, inputs);
+      std::vector<Tensor> given;
+      for (const Tensor& input : inputs) given.push_back(input.clone());
+      const auto found = Executable(fusion, pool, {.backend = backend}).run(given);
+      for (std::size_t i = 0; i < found.size(); ++i)
+        for (std::int64_t at = 0; at < found[i].size(); ++at)
+          ASSERT_NEAR(found[i].at(at), expected[i].at(at),
+                      1e-4 * (1 + std::abs(expected[i].at(at))))
+              << what.name << " on " << backend << ", output " << i;
+    }
+  }
+}
+
 TEST(Executor, OutputsAreFreshAlsoWhenTheyAreInputsViewsOrGivenTwice) {
   Fusion fusion;
   Builder b(fusion);
