@@ -37,7 +37,7 @@ _TABLE = {row[0]: row for row in _native.operations()}
 def _elementwise(operation: str) -> Callable[..., Value]:
     """The function of a row of the table."""
     types, count = _TABLE[operation][2], _TABLE[operation][5]
-    needs_float = types == "float"
+    needs_float = types in ("float", "test")
 
     def function(*operands: Any) -> Value:
         if len(operands) != count:
@@ -51,7 +51,7 @@ def _elementwise(operation: str) -> Callable[..., Value]:
         "float": "floats (integers become float32)",
         "numeric": "floats and integers",
         "compare": "any; the result is bool",
-        "test": "floats; the result is bool",
+        "test": "floats (integers become float32); the result is bool",
         "logical": "bool",
         "integer": "integers",
     }

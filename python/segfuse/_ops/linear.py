@@ -90,6 +90,11 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Value:
     x, y = lifted("tensordot", [a, b])
     if isinstance(axes, (int, np.integer)):
         n = int(axes)
+        if not 0 <= n <= min(x.ndim, y.ndim):
+            raise UsageError(
+                f"tensordot: found axes={n}, expected 0 to {min(x.ndim, y.ndim)} for operands of "
+                f"{x.ndim} and {y.ndim} axes"
+            )
         first, second = list(range(x.ndim - n, x.ndim)), list(range(n))
     else:
         first, second = ([v] if isinstance(v, int) else list(v) for v in axes)

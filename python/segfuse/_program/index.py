@@ -194,16 +194,29 @@ def _sliced(x: Value, axis: int, item: slice) -> Value:
 
 
 def _backward(x: Value, axis: int, item: slice, size: Any, step: int) -> Value:
-    if item.start is not None or item.stop is not None:
-        raise UsageError(
-            "indexing: found a negative step with bounds, expected x[::-k]; take x[a:b] first"
-        )
+    """From item.start down to what is above item.stop."""
+    low = _after(x, item.stop, size, 0)
+    length = _after(x, item.start, size, size) - low
     fusion = x._fusion
-    indices = Value(fusion, fusion._native.iota(native_size(size), "int64"))
-    turned = make(
-        "take", [x, size - (indices + 1)], axis
-    )  # size - 1 is no size where there is nothing
+    if not fusion._known(">=", length, 0, True):
+        length = 0
+    if item.start is not None or item.stop is not None:
+        x = part(x, axis, low, length)
+    indices = Value(fusion, fusion._native.iota(native_size(length), "int64"))
+    # length - 1 is no size where there is nothing
+    turned = make("take", [x, length - (indices + 1)], axis)
     return turned if step == -1 else _sliced(turned, axis, slice(None, None, -step))
+
+
+def _after(x: Value, bound: Any, size: Any, default: Any) -> Any:
+    """The place behind a bound of a slice that goes backward, within [0, size]."""
+    if bound is None:
+        return default
+    at = _bound(x, bound, size, default)
+    bound = bound if isinstance(bound, Size) else operator.index(bound)
+    if isinstance(bound, int) and bound < 0:
+        return at + 1 if x._fusion._known(">=", size + bound, 0, True) else 0
+    return at + 1 if x._fusion._known("<", at, size, True) else size
 
 
 class At:

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <new>
 
@@ -108,19 +109,32 @@ std::size_t pages_for(std::size_t bytes) {
   return step < 2 ? pages : (pages + step - 1) / step * step;
 }
 
+/// Says how much was asked for. It holds its text, since there is no memory for another.
+class NoMemoryForArray : public std::bad_alloc {
+ public:
+  explicit NoMemoryForArray(std::size_t bytes) {
+    std::snprintf(text_.data(), text_.size(),
+                  "an array of %zu bytes: the system has no memory left for it", bytes);
+  }
+  [[nodiscard]] const char* what() const noexcept override { return text_.data(); }
+
+ private:
+  std::array<char, 96> text_{};
+};
+
 void* allocate_small(std::size_t bytes) {
   const std::size_t alignment = bytes >= kBig ? kHugePage : 64;
   const std::size_t padded =
       (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   void* const memory = padded < bytes ? nullptr : std::aligned_alloc(alignment, padded);
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) throw NoMemoryForArray(bytes);
   return memory;
 }
 
 }  // namespace
 
 void* allocate_array(std::size_t bytes) {
-  if (bytes > kMaxPages * kHugePage / 2) throw std::bad_alloc();
+  if (bytes > kMaxPages * kHugePage / 2) throw NoMemoryForArray(bytes);
   if (!is_kept(bytes)) return allocate_small(bytes);
   const std::size_t pages = pages_for(bytes);
   if (const Block block = kept.take(pages)) return memory_of(block);
@@ -129,7 +143,7 @@ void* allocate_array(std::size_t bytes) {
     kept.give_all_back();
     memory = map(pages * kHugePage);
   }
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) throw NoMemoryForArray(bytes);
   return memory;
 }
 
