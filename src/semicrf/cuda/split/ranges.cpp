@@ -71,4 +71,27 @@ std::vector<PartOfRow> split_row(const Call& call, const ChunkCuts& cuts, int de
   return parts;
 }
 
+ChunkCut share_of(const PartOfRow& part, const ChunkCut& cut, std::size_t round) {
+  const ChunkRange& forward = part.forward[round];
+  const ChunkRange& backward = part.backward[round];
+  ChunkCut own = cut;
+  own.count = std::max(forward.end - forward.begin, backward.end - backward.begin);
+  return own;
+}
+
+ChunkCuts shares_of(const PartOfRow& part, const ChunkCuts& cuts) {
+  ChunkCuts own;
+  int most = 0;
+  for (std::size_t round = 0; round < part.forward.size(); ++round) {
+    own.push_back(share_of(part, cuts[round], round));
+    most = std::max(most, own.back().count);
+  }
+  own[0].count = most;
+  return own;
+}
+
+int slot_end(const PartOfRow& part, const Call& call) {
+  return part.own.end == call.sizes.frames ? call.slots : part.slice_end;
+}
+
 }  // namespace segfuse::semicrf

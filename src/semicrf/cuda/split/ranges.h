@@ -34,4 +34,15 @@ struct PartOfRow {
 /// counts are shared by slices, or passes are not cut.
 std::vector<PartOfRow> split_row(const Call& call, const ChunkCuts& cuts, int devices);
 
+/// A cut of a part: as many chunks as its longer pass has.
+ChunkCut share_of(const PartOfRow& part, const ChunkCut& cut, std::size_t round);
+
+/// All of them. The first one, by which the arrays of the passes are laid out, has as many chunks
+/// as the cut with most of them.
+ChunkCuts shares_of(const PartOfRow& part, const ChunkCuts& cuts);
+
+/// Slots of partial sums, from `part.slice` to before this. Those that no slice fills are the last
+/// device's, and zero.
+int slot_end(const PartOfRow& part, const Call& call);
+
 }  // namespace segfuse::semicrf

@@ -47,18 +47,11 @@ void Member::give(const Member& other, void* to, const void* from, std::size_t b
 
 namespace {
 
-/// A member's share of a cut: as many chunks as its longer pass has.
-ChunkCut share_of(const ChunkCut& cut, const ChunkRange& forward, const ChunkRange& backward) {
-  ChunkCut own = cut;
-  own.count = std::max(forward.end - forward.begin, backward.end - backward.begin);
-  return own;
-}
-
 void enter_round(Member& member, const ChunkCut& cut, std::size_t round) {
   const ChunkRange& forward = member.part.forward[round];
   const ChunkRange& backward = member.part.backward[round];
   Call& call = member.call;
-  apply(share_of(cut, forward, backward), call);
+  apply(share_of(member.part, cut, round), call);
   call.chunks.round = static_cast<int>(round);
   call.part.chunk[0] = forward.begin;
   call.part.chunk_end[0] = forward.end;
@@ -227,10 +220,7 @@ void gather_slots(const Member& member, const Member& first, double* const Call:
 template <class T>
 void counts_of(std::vector<Member>& members, const DeviceWanted& wanted) {
   const gpu::Sizes& n = members[0].call.sizes;
-  // Slots that no slice fills are the last member's, and zero.
-  const auto end_of = [&](const Member& member) {
-    return &member == &members.back() ? member.call.slots : member.part.slice_end;
-  };
+  const auto end_of = [](const Member& member) { return slot_end(member.part, member.call); };
   for (const Member& member : members)
     member.engine->count_slots<T>(member.call, wanted, side(end_of(member) - member.part.slice),
                                   member.stream);
@@ -300,11 +290,7 @@ void prepare_member(Member& member, const SplitPlan& plan, const DeviceWanted& w
   call.part.ends =
       (member.part.own.begin == 0 ? 1 : 0) | (member.part.own.end == call.sizes.frames ? 2 : 0);
   cut_into_slices(call, wanted);
-  ChunkCuts own;
-  for (std::size_t i = 0; i < member.part.forward.size(); ++i)
-    own.push_back(share_of(plan.cuts[i], member.part.forward[i], member.part.backward[i]));
-  // Arrays of the passes are for the round with most chunks, as a rule the first one.
-  for (const ChunkCut& cut : own) own[0].count = std::max(own[0].count, cut.count);
+  const ChunkCuts own = shares_of(member.part, plan.cuts);
   apply(own[0], call);
   if (member.engine->teams_wanted(call)) plan_team(call, wanted, member.queue());
   member.workspace = std::make_unique<gpu::Workspace>(member.queue(), member.stream);
