@@ -240,9 +240,11 @@ def test_devices_without_an_engine(torch):
 def test_sums_that_overflow():
     x = random_model(lengths=(5, 4), full=False).inputs()
     x["emission"] = np.full_like(x["emission"], 1.7e308)
-    for function in (segfuse.log_partition, segfuse.posteriors, segfuse.viterbi):
-        with pytest.raises(segfuse.DataError, match="add up to more than a double holds"):
-            function(**x)
+    by_duration = np.repeat(x["transition"][None], len(x["duration"]), 0)
+    for transition in (x["transition"], by_duration):
+        for function in (segfuse.log_partition, segfuse.posteriors, segfuse.viterbi):
+            with pytest.raises(segfuse.DataError, match="add up to more than a double holds"):
+                function(**x | {"transition": transition})
 
 
 def masked(values):

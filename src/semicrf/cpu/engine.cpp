@@ -102,6 +102,18 @@ void set(const View<T, 1>& view, std::int64_t i, T value) {
   if (!view.empty()) view(i) = value;
 }
 
+/// Of a row in which no path was found: DataError if sums may have overflowed, as paths are lost
+/// with them.
+void refuse_lost_paths(const Row& row, const Dims& dims) {
+  need_finite_sum(most_of_frames(row, dims));
+}
+
+double sum_of(const RowSolver& solver, const Dims& dims) {
+  const double sum = need_finite_sum(solver.log_partition());
+  if (sum == kNegInf) refuse_lost_paths(solver.row(), dims);
+  return sum;
+}
+
 }  // namespace
 
 Engine::Engine(int threads, EngineOptions options)
@@ -143,7 +155,7 @@ void Engine::State::run_loss(const Potentials<T>& potentials, const Segmentation
 
   // The row's numbers; whether it has gradients.
   const auto report_row = [&](std::int64_t b, const RowSolver& solver) {
-    const double log_partition = need_finite_sum(solver.log_partition());
+    const double log_partition = sum_of(solver, dims);
     RowStatus status = log_partition == kNegInf ? RowStatus::kNoPath : RowStatus::kOk;
     set(result.log_partition, b, log_partition);
     if (gold != nullptr) {
@@ -257,7 +269,7 @@ void Engine::posteriors(const Potentials<T>& potentials, const Posteriors<T>& re
     std::int64_t row_of[kLockstep];
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < n; ++i) {
-      const double log_partition = need_finite_sum(solvers[i].log_partition());
+      const double log_partition = sum_of(solvers[i], dims);
       set(result.log_partition, rows[i], log_partition);
       set(result.status, rows[i], log_partition == kNegInf ? RowStatus::kNoPath : RowStatus::kOk);
       set(result.entropy, rows[i], 0.0);
@@ -304,7 +316,7 @@ void Engine::segment_posteriors(const Potentials<T>& potentials, const Segmentat
         RowSolver solver(state.model, state.method, row, workspace);
         RowSolver* const one = &solver;
         solve_forward(&one, 1, *state.pool);
-        const bool possible = need_finite_sum(solver.log_partition()) > kNegInf;
+        const bool possible = sum_of(solver, dims) > kNegInf;
         if (possible) solve_expectations(&one, 1, {.segments = true}, *state.pool);
         for (std::int64_t i = first; i < last; ++i)
           probability(i) = possible
@@ -335,8 +347,7 @@ void Engine::viterbi(const Potentials<T>& potentials, Segmentations& best,
     } else if (row.length > 0) {
       possible = viterbi_row(state.model, row, workspace.viterbi, *state.pool, workspace.path);
       for (const Segment& s : workspace.path) mine.append(s.start, s.duration, s.label);
-      // Where sums overflow, no path is found either.
-      if (!possible) need_finite_sum(most_of_frames(row, dims));
+      if (!possible) refuse_lost_paths(row, dims);
     }
     set(result.score, b,
         possible ? need_finite_sum(score_row(state.model, row, mine.view(), 0, mine.segments()))
