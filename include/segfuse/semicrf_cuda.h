@@ -15,8 +15,8 @@
 //
 // Scores are stored as float, double, Half or BFloat16; arithmetic is in double. Kernels are
 // compiled for the sizes (C, K) and the device by NVRTC at first use and cached on disk; B and T
-// are free. The same inputs give the same bits on devices of one kind, and what is said of a row
-// depends on that row alone: not on the rows beside it or the frames they are padded to, nor on
+// are free. The same inputs give the same bits on devices of one kind, and the results for a row
+// depend on that row alone: not on the rows beside it or the frames they are padded to, nor on
 // what else is requested. Gradients of shared inputs are sums over rows.
 
 #include <cstddef>

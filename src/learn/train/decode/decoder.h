@@ -106,8 +106,8 @@ class Decoder {
     std::int64_t piece_frames = 4096;  ///< of a long recording that the network takes at a time
     std::int64_t block_frames = 8192;  ///< and of its posterior, or K where that is more
   };
-  /// Whether decode_long() can do what is asked: no encoder that needs all frames at once, and one
-  /// segmentation, the likeliest.
+  /// Whether decode_long() can serve the request: no encoder that needs all frames at once, and
+  /// one segmentation, the most probable.
   bool can_decode_long(const Options& options) const;
   /// A recording of any length. Of its frames only some pieces are held at a time; the network's
   /// scores go to a file without a name in `scratch`, or are held where that is empty. The result
