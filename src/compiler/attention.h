@@ -9,7 +9,7 @@
 
 namespace segfuse::compiler {
 
-/// What stands for a value now.
+/// The value that replaces a given one.
 using Replaced = std::map<ir::ValId, ir::ValId>;
 
 /// Lets `attention` stand for each softmax(scale * q k^T + bias, masked) v that the roots need, of
