@@ -26,8 +26,8 @@ struct TrainOptions {
   std::function<Encoder(std::int64_t, const std::vector<std::string>&)> encoder{};
   /// A model as Model::load() takes it, whose weights the training begins with; wins over
   /// training.init. Its features and encoder must be those of the training (UsageError);
-  /// plan_training() ensures this. Its normalisation is kept, its labels may be others, and its file
-  /// is only read.
+  /// plan_training() ensures this. Its normalisation is kept, its labels may be others, and its
+  /// file is only read.
   std::filesystem::path init{};
   bool resume = false;             ///< continue from the checkpoints in `out`, where there are any
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
