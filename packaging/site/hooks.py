@@ -32,10 +32,11 @@ STYLE = """.md-typeset table code { white-space: nowrap; }
 .md-copyright { color: #b0b0b0; }
 [data-md-color-scheme="default"] {
   --md-code-hl-comment-color: #595959; --md-code-hl-operator-color: #595959;
+  --md-code-hl-variable-color: #595959;
 }
 [data-md-color-scheme="slate"] {
   --md-code-hl-comment-color: #b4b7c3; --md-code-hl-operator-color: #b4b7c3;
-  --md-code-hl-number-color: #f08a7e;
+  --md-code-hl-number-color: #f08a7e; --md-code-hl-constant-color: #a89bea;
 }
 """
 # Wide tables and code scroll; a keyboard reaches them only if they take the focus. On touch screens
