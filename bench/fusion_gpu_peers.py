@@ -11,7 +11,7 @@ each of them). A name ends with its package: "JAX" is a part.
   sweep     the workloads over matrices by the number of columns. After SEGFUSE_BENCH_SECONDS (200) PyTorch compiles
             no more, which is said.
   first     first calls alone: what is compiled may be found in the packages' caches, as their variables say
-  dispatch  what a call on a few elements takes the host, in the place of ms, timed one by one: the median, and in
+  dispatch  what a call on a few elements takes the host, instead of ms, timed one by one: the median, and in
             us_low and us_high what a tenth of the calls is below and above
 
 What is not installed or finds no device is left out, and stderr says so.

@@ -1,4 +1,4 @@
-// The command line: all options of all commands, and what is said of arguments that are wrong.
+// The command line: all options of all commands, and the messages for wrong arguments.
 
 #include <fmt/core.h>
 

@@ -162,7 +162,7 @@ std::vector<std::string> command_of_rank(const std::filesystem::path& chosen_out
   return kept;
 }
 
-/// What is asked of the launcher of ranks.
+/// The options of the launcher of ranks.
 struct Launch {
   int ranks = 0;
   std::string devices;

@@ -9,7 +9,7 @@
 // Order. Work on one stream runs in the order it was launched. Work that names the buffers that it
 // reads and writes waits for what it depends on, on whatever stream that runs: a read comes after
 // the last write, a write after all earlier uses. A buffer may be dropped as soon as launch()
-// returns; its memory is handed out again only for work that is ordered after all of its uses.
+// returns; its memory is reused only for work that is ordered after all of its uses.
 // The library does not see work that other code enqueues (a library call, a kernel launched on the
 // CUDA stream itself): lend that code the memory with borrow(), or report its stream with
 // record_stream().
@@ -47,7 +47,7 @@ struct Options {
 /// In bytes; mapped = live + cached + free.
 struct Statistics {
   std::size_t mapped = 0;     ///< device memory held
-  std::size_t live = 0;       ///< handed out, with rounding
+  std::size_t live = 0;       ///< in use, with rounding
   std::size_t requested = 0;  ///< live bytes as requested, without rounding
   std::size_t cached = 0;     ///< free, kept for the stream that used it last
   std::size_t free = 0;
@@ -212,50 +212,51 @@ class Device {
 // until the process ends.
 namespace segfuse::tensor_memory {
 
-/// Memory for work enqueued on `stream` from now on, aligned to 256 bytes, its content undefined;
-/// null for 0 bytes. Throws DeviceError ("CUDA out of memory. ...") when there is none, UsageError
-/// when the program has work on too many streams.
+/// Returns memory for work enqueued on `stream` from now on, aligned to 256 bytes, with undefined
+/// content; null for 0 bytes. Throws DeviceError ("CUDA out of memory. ...") if there is no memory,
+/// UsageError if the program has work on too many streams.
 void* allocate(int device, std::size_t bytes, void* stream);
-/// Frees memory; the caller enqueues no more work that uses it. Does nothing for an address from
-/// elsewhere.
+/// Frees memory; the caller enqueues no more work that uses it. Does nothing for an address that
+/// allocate() did not return.
 void release(int device, void* address) noexcept;
-/// Work of `stream` until the memory is freed may use it.
+/// States that work on `stream` may use the memory until it is freed.
 void record_stream(const void* address, void* stream);
 
-/// The calling thread enqueues on `stream` from now on.
+/// States that the calling thread enqueues on `stream` from now on.
 void enter(int device, void* stream);
-/// `stream` may have, or has had, work with all memory that is live.
+/// States that work on `stream` may use all live memory.
 void mark(int device, void* stream);
-/// So may all streams that are known: the host waits.
+/// The same for all known streams, because the host has waited.
 void mark_all();
 
-/// `raise` is called with the message in the place of DeviceError when there is no memory, and may
-/// throw what the library's callers catch; when it returns, DeviceError is thrown. Null: nothing.
+/// Calls `raise` with the message before DeviceError is thrown for lack of memory. It may throw the
+/// exception that the library's callers expect; if it returns, DeviceError is thrown. Null: none.
 void on_out_of_memory(void (*raise)(const char* message));
 
-/// Most bytes to hold on a device; 0: what it has. Of all devices that have no limit of their own.
+/// The most bytes to hold on a device; 0: all of its memory. Without `device`, the limit applies to
+/// all devices without a limit of their own.
 void set_limit(std::size_t bytes);
 void set_limit(int device, std::size_t bytes);
-/// The same as a part of what the device has, in (0, 1].
+/// The same as a part of the device's memory, in (0, 1].
 void set_fraction(int device, double part);
-/// The host waits for all streams; then memory that nothing uses goes back to its device.
+/// Waits for all streams, then returns unused memory to its device.
 void trim();
 
 struct Statistics {
   std::size_t held = 0;       ///< bytes of device memory
   std::size_t peak_held = 0;  ///< since the beginning, or reset_peaks()
-  std::size_t live = 0;       ///< of these, handed out, with rounding
-  std::size_t requested = 0;  ///< of the live
-  std::size_t blocks = 0;     ///< that are live
+  std::size_t live = 0;       ///< of these, in use, with rounding
+  std::size_t requested = 0;  ///< live bytes, without rounding
+  std::size_t blocks = 0;     ///< number of live blocks
   std::size_t limit = 0;
-  std::uint64_t grown = 0;       ///< times memory was asked of the device
-  std::uint64_t waits = 0;       ///< of streams, for memory
-  std::uint64_t host_waits = 0;  ///< for memory
+  std::uint64_t grown = 0;       ///< number of requests to the device
+  std::uint64_t waits = 0;       ///< of streams, to reuse memory
+  std::uint64_t host_waits = 0;  ///< of the host, to reuse memory
 };
 Statistics statistics(int device);
 void reset_peaks(int device);
 /// Keeps the last `events` allocations and frees of a device for segfuse::tensor_memory_record()
-/// of doctor/memory.h; 0 turns it off, as it is at first.
+/// of doctor/memory.h; 0 (the default) turns it off.
 void keep_history(int device, std::size_t events);
 
 }  // namespace segfuse::tensor_memory

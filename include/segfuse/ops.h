@@ -120,8 +120,8 @@ class FusionBuilder {
   Value iota(const Size& length, DType dtype = DType::kI64);  ///< 0, 1, 2, ...
   Value size(const Size& size, DType dtype = DType::kI64);    ///< as a scalar
 
-  /// Any operation by its name in the table, with all its attributes in their order, but scan(),
-  /// which takes a program; elementwise operands are broadcast. The results.
+  /// Adds any operation by its name in the table, with all its attributes in order, except scan(),
+  /// which takes a program. Broadcasts elementwise operands. Returns the results.
   std::vector<Value> apply(std::string_view operation, std::span<const Value> operands,
                            std::span<const Attribute> attributes = {});
 
@@ -225,25 +225,25 @@ Value cumlogsumexp(const Value& a, std::int64_t axis, bool reverse = false);
 /// y[t] = a[t] * y[t - 1] + b[t], with 0 before the first.
 Value linear_scan(const Value& a, const Value& b, std::int64_t axis, bool reverse = false);
 
-/// What a scan gives.
+/// The results of a scan.
 struct Scanned {
   std::vector<Value> carries;  ///< of the last step
-  std::vector<Value> stacked;  ///< (length, ...): what each step gave
+  std::vector<Value> stacked;  ///< (length, ...): the outputs of all steps
 };
-/// `body` once a step, for `length` steps along the first axis of the sequences, from the last on
-/// if `reverse`. The inputs of the body are the carries, one step of each sequence, and the
-/// constants, in this order; its outputs are the next carries, of the types that they come in, and
-/// then what is stacked, in the order of the sequences. A name of a size in the body is the size of
-/// that name in the program of the operands. The body is copied: what is written later does not
-/// count. It must not draw random numbers.
+/// Runs `body` for each of `length` steps along the first axis of the sequences, from the last to
+/// the first if `reverse`. The inputs of the body are the carries, one step of each sequence, and
+/// the constants, in this order. Its outputs are the next carries, of the same types, and then the
+/// values to be stacked, in the order of the sequences. A name of a size in the body is the size of
+/// that name in the program of the operands. The body is copied, so later additions to it have no
+/// effect. It must not draw random numbers.
 Scanned scan(const FusionBuilder& body, std::span<const Value> carries,
              std::span<const Value> sequences, std::span<const Value> constants, const Size& length,
              bool reverse = false);
 struct Sorted {
   Value values;
-  Value places;  ///< (i64) where each value was
+  Value places;  ///< (i64) index of each value before sorting
 };
-/// In ascending order; equal elements keep theirs, NaN is greater than all numbers.
+/// In ascending order; the sort is stable, and NaN is greater than all numbers.
 Sorted sort(const Value& a, std::int64_t axis, bool descending = false);
 
 // --- movement ------------------------------------------------------------------------------------
@@ -260,9 +260,9 @@ Value pad(const Value& a, std::int64_t axis, const Size& low, const Size& high, 
 Value concat(const std::vector<Value>& parts, std::int64_t axis);
 /// The parts along a new axis.
 Value stack(const std::vector<Value>& parts, std::int64_t axis);
-/// `axis` of a is replaced by the axes of the indices (i32 or i64, not negative).
+/// Replaces `axis` of a by the axes of the indices (i32 or i64, not negative).
 Value take(const Value& a, const Value& indices, std::int64_t axis);
-/// Along `axis` the element that the index names; the shape is that of the indices.
+/// Takes the element that each index names along `axis`; the shape is that of the indices.
 Value gather(const Value& a, const Value& indices, std::int64_t axis);
 Value scatter_add(const Value& updates, const Value& indices, std::int64_t axis, const Size& size);
 /// Windows: `axis` becomes (windows, size).

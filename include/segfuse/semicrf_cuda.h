@@ -15,8 +15,8 @@
 //
 // Scores are stored as float, double, Half or BFloat16; arithmetic is in double. Kernels are
 // compiled for the sizes (C, K) and the device by NVRTC at first use and cached on disk; B and T
-// are free. The same inputs give the same bits on devices of one kind, and what is said of a row
-// depends on that row alone: not on the rows beside it or the frames they are padded to, nor on
+// are free. The same inputs give the same bits on devices of one kind, and the results for a row
+// depend on that row alone: not on the rows beside it or the frames they are padded to, nor on
 // what else is requested. Gradients of shared inputs are sums over rows.
 
 #include <cstddef>
@@ -128,7 +128,7 @@ struct FrameSpan {
   std::int64_t end = 0;
 };
 
-/// What is said of one row that is not split: sizes, and whether it has start or end scores.
+/// The shape of a whole row: its sizes, and which scores it has.
 struct RowShape {
   std::int64_t frames = 0;
   std::int64_t classes = 0;
@@ -137,40 +137,40 @@ struct RowShape {
   bool by_duration = false;  ///< transitions (K, C, C)
 };
 
-/// The partition of one long row over several devices, with its gradients: the bits of a CudaEngine
-/// that is given the whole row on one device of that kind. The row is dealt out in time. What goes
-/// from device to device goes through the host: a few numbers for each chunk of the passes, and the
-/// partial sums of gradients. One call at a time.
+/// The partition of one long row over several devices, with its gradients. It has the bits of a
+/// CudaEngine with the whole row on one device of that kind. The row is divided in time. Devices
+/// exchange data through the host: a few numbers for each chunk of the passes, and the partial sums
+/// of gradients. One call at a time.
 class SplitCudaEngine {
  public:
-  /// On the CUDA devices with these ordinals, which are of one kind.
+  /// On the CUDA devices with these ordinals, which must be of one kind.
   explicit SplitCudaEngine(const std::vector<int>& devices, CudaOptions options = {});
   ~SplitCudaEngine();
   SplitCudaEngine(SplitCudaEngine&&) noexcept;
   SplitCudaEngine& operator=(SplitCudaEngine&&) noexcept;
 
-  /// What a device holds of a row.
+  /// The part of a row that a device holds.
   struct Share {
-    FrameSpan reads;   ///< frames whose scores it is given: its own and some around them
-    FrameSpan writes;  ///< its own, whose gradients it writes; all devices' tile the row
+    FrameSpan reads;   ///< frames whose scores it reads: its own and some around them
+    FrameSpan writes;  ///< its own frames, whose gradients it writes; these tile the row
   };
-  /// By device. A row that cannot be split belongs to the first one, and the others' ranges are
-  /// empty: rows that are too short, transitions by duration, and sizes of which C^2 or K C times
-  /// the row's slices (at most 2048; docs/semicrf.md) is more than 2^25.
+  /// One share for each device. If a row cannot be split, it belongs to the first one, and the
+  /// others' ranges are empty. Such are rows that are too short, transitions by duration, and sizes
+  /// for which C^2 or K C times the row's slices (at most 2048; docs/semicrf.md) exceeds 2^25.
   std::vector<Share> shares(const RowShape& row) const;
 
   struct Partition {
     double log_partition = 0.0;
     RowStatus status = RowStatus::kOk;
-    bool split = false;  ///< false: it was done on the first device
+    bool split = false;  ///< false: it was computed on the first device
   };
-  /// log Z of the row, by device: emission, start and end (1, n, C) of the frames that it reads,
-  /// the other scores whole on each device; no lengths. Gradients, where wanted: emission, start
-  /// and end (1, n, C) of the frames that each device writes, the others on the first device; all
-  /// contiguous. `streams` has a stream of each device, or is empty: their legacy default streams.
-  /// Waits for the result. Where parts of the row do not fit together, or the row leaves the range
-  /// of doubles, all of it is gathered on the first device and done there: the same bits, later.
-  /// Throws DataError as check() does.
+  /// log Z of the row. `parts` has for each device emission, start and end (1, n, C) of the frames
+  /// that it reads, and all other scores, without lengths. `gradients` is empty or has emission,
+  /// start and end (1, n, C) of the frames that each device writes, and the others on the first
+  /// device; all contiguous. `streams` has a stream of each device, or is empty: their legacy
+  /// default streams. Waits for the result. If parts of the row do not agree, or the row leaves the
+  /// range of doubles, it is gathered and computed on the first device: the same bits, but slower.
+  /// Throws DataError like check().
   template <class T>
   Partition log_partition(const RowShape& row, const std::vector<Potentials<T>>& parts,
                           const std::vector<Gradients<T>>& gradients = {},

@@ -1,7 +1,7 @@
 #pragma once
 // More exact inference over the model of semicrf.h: constraints and partial labels, segments longer
 // than K, sampling, the n best segmentations, divergences, and decoders that minimise a risk.
-// docs/semicrf.md has the formulas. Letters, special values and errors as in semicrf.h.
+// docs/semicrf.md has the formulas. Letters, special values and errors are those of semicrf.h.
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace segfuse::semicrf {
 
-/// Narrows the segmentations of a batch; every member may be empty. A segmentation has to fulfil
+/// Restricts the segmentations of a batch; every member may be empty. A segmentation must fulfil
 /// all of them. Entries at or past a row's length are not read.
 struct Constraints {
   View<const std::uint8_t, 3> allowed;       ///< (B, T, C): 0 forbids label c at frame t
@@ -58,7 +58,7 @@ class ConstrainedPotentials {
   std::vector<T> start_;
 };
 
-/// Which segmentations a call of Inference sums over. By default all that the potentials allow.
+/// The segmentations that a call of Inference sums over: by default all that the potentials allow.
 struct Scope {
   Constraints constraints;
   /// (C), or empty: no segment is longer than K. With it a segment of label c may have d > K
@@ -82,10 +82,10 @@ struct Direction {
 template <class T>
 struct AlongResult {
   View<double, 1> derivative;    ///< (B) d value_b along the direction
-  View<double, 1> curvature;     ///< (B) the same, derived again along `other`
-  Direction<T> other;            ///< of curvature alone
+  View<double, 1> curvature;     ///< (B) its derivative along `other`
+  Direction<T> other;            ///< used by curvature only
   Gradients<T> product;          ///< sum_b weight_b * (Hessian of value_b) * direction
-  View<double, 1> tail_product;  ///< (C) its part by the tail
+  View<double, 1> tail_product;  ///< (C) the component of the tail
 };
 
 /// Several segmentations of each row. Row b has those numbered list_pointer[b] .. [b+1]; each is
@@ -97,9 +97,9 @@ struct SegmentationLists {
 };
 
 /// Further inference. Rows run in parallel; a row's results depend on that row alone, and every
-/// result is the same bits for any number of threads. log_partition, partial_loss and posteriors go
-/// through an Engine where the scope has no tail and no boundaries; all else runs in the log
-/// domain, in double, some ten times slower than Engine. Transitions that depend on duration cost
+/// result has the same bits for any number of threads. log_partition, partial_loss and posteriors
+/// use an Engine if the scope has no tail and no boundaries; all else runs in the log domain, in
+/// double, some ten times slower than Engine. Transitions that depend on duration cost
 /// O(T K C^2). One call at a time.
 class Inference {
  public:
@@ -120,7 +120,7 @@ class Inference {
                      const View<double, 1>& tail_gradient = {},
                      const View<const double, 1>& weights = {});
 
-  /// -log P(y fulfils the constraints) per row: log_partition without the constraints less
+  /// -log P(y fulfils the constraints) per row: log_partition without the constraints minus
   /// log_partition with them (`score` of the result). The loss for partial labels: with all labels
   /// and boundaries known it is -log p(gold). Gradients of sum_b weight_b * loss_b, the difference
   /// of two expectations. A row that cannot fulfil them is kImpossibleGold: loss +inf, gradient 0.
@@ -129,15 +129,15 @@ class Inference {
                     const Gradients<T>& gradients = {}, const View<double, 1>& tail_gradient = {},
                     const View<const double, 1>& weights = {});
 
-  /// First and second derivatives of log_partition, or of partial_loss, along a direction: what
-  /// forward mode and Hessian-vector products need. `direction` has no part that the potentials and
-  /// the scope do not have. O(T (C^2 + K C)) a row, as log_partition.
+  /// First and second derivatives of log_partition, or of partial_loss, along a direction, for
+  /// forward mode and Hessian-vector products. `direction` must be empty where the potentials and
+  /// the scope are. Costs O(T (C^2 + K C)) per row, like log_partition.
   template <class T>
   void derivatives_along(const Potentials<T>& potentials, const Scope& scope, bool partial,
                          const Direction<T>& direction, const AlongResult<T>& result,
                          const View<const double, 1>& weights = {});
 
-  /// As Engine::posteriors, given that y lies in the scope. The last row of `duration` counts the
+  /// Like Engine::posteriors, given that y is in the scope. The last row of `duration` counts the
   /// segments of K frames and more.
   template <class T>
   void posteriors(const Potentials<T>& potentials, const Scope& scope, const Posteriors<T>& result);
@@ -158,21 +158,21 @@ class Inference {
               SegmentationLists& best);
 
   /// -E_p[log q(y)] per row, in nats, of two models over the same rows: emission, lengths, K and
-  /// the form of transitions must agree in shape. +inf where p allows what q forbids, however
-  /// unlikely; 0 where p has no path (kNoPath). Its gradient by q's inputs is E_q[counts] -
-  /// E_p[counts].
+  /// the form of transitions must agree in shape. +inf if p allows a segmentation that q
+  /// forbids, however improbable; 0 if p has no path (kNoPath). Its gradient with respect to q's
+  /// inputs is E_q[counts] - E_p[counts].
   template <class T>
   void cross_entropy(const Potentials<T>& p, const Potentials<T>& q, const View<double, 1>& result,
                      const View<RowStatus, 1>& status = {});
 
-  /// The divergence E_p[log p(y) - log q(y)] per row, never negative; as cross_entropy.
+  /// The divergence E_p[log p(y) - log q(y)] per row, never negative; like cross_entropy.
   template <class T>
   void kl(const Potentials<T>& p, const Potentials<T>& q, const View<double, 1>& result,
           const View<RowStatus, 1>& status = {});
 
-  /// P(some segment starts within `tolerance` frames of t), into `probability` (B, T). More than
-  /// one may, so this is not the sum of the boundary posteriors; it is 1 less the probability that
-  /// one segment covers the window and the frame before it. 1 where the window
+  /// P(some segment starts within `tolerance` frames of t), into `probability` (B, T). Several
+  /// segments may, so this is not the sum of the boundary posteriors. It is 1 minus the probability
+  /// that one segment covers the window and the frame before it, and 1 if the window
   /// reaches frame 0. Costs O(T tolerance C) beyond the posteriors.
   template <class T>
   void boundary_within(const Potentials<T>& potentials, const Scope& scope, std::int64_t tolerance,
@@ -183,8 +183,8 @@ class Inference {
   void expected_durations(const Potentials<T>& potentials, const Scope& scope,
                           const View<T, 2>& counts);
 
-  /// The most probable label of each frame by itself, into `labels` (B, T): the fewest expected
-  /// wrong frames. Ties: the smallest label. Padding, and rows without a path, get `ignore`.
+  /// The most probable label of each single frame, into `labels` (B, T): fewest expected errors.
+  /// Ties: the smallest label. Padding, and rows without a path, get `ignore`.
   template <class T>
   void max_marginal(const Potentials<T>& potentials, const Scope& scope,
                     const View<std::int32_t, 2>& labels, std::int32_t ignore = -100);
@@ -206,12 +206,12 @@ class Inference {
 };
 
 struct OnlineOptions {
-  /// 0: a segment is decided when all paths that may still become the best share it; exact. Else at
-  /// least K: boundaries that are older than this many frames are decided as the path has them that
-  /// looks best then, and the rest of the row goes on from there. The result may then be worse than
-  /// the best segmentation; best_score() is its score. log_partition() stays exact.
+  /// 0: a segment is decided when all paths that may still become the best share it (exact).
+  /// Otherwise at least K: boundaries older than this many frames are decided by the path that is
+  /// best at that time, and the row continues from there. The result may then be worse than the
+  /// best segmentation; best_score() is its score. log_partition() stays exact.
   std::int64_t max_delay = 0;
-  /// Without, log_partition() is NaN, and a frame costs half.
+  /// If false, log_partition() is NaN, and a frame costs half.
   bool log_partition = true;
 };
 
@@ -243,8 +243,8 @@ class OnlineDecoder {
   void push(const View<const T, 2>& emission, Segmentations& decided,
             const View<const T, 2>& start = {}, const View<const T, 2>& end = {});
 
-  /// Ends the row: appends the segments that are left, ends the row of `decided`, and is ready for
-  /// another. kNoPath when no path leads to the end: what is left is then not appended.
+  /// Ends the row: appends the remaining segments, ends the row of `decided`, and is ready for
+  /// another. Returns kNoPath if no path leads to the end; the rest is then not appended.
   RowStatus finish(Segmentations& decided);
 
   std::int64_t frames() const;          ///< that have arrived
@@ -257,36 +257,36 @@ class OnlineDecoder {
   std::unique_ptr<State> state_;
 };
 
-/// What the posterior says of a segment.
+/// Posterior probabilities of a segment.
 struct SegmentPosterior {
-  double segment = 0;  ///< P(this very segment); 0 for one of more than K frames
+  double segment = 0;  ///< P(exactly this segment); 0 if it has more than K frames
   double label = 0;    ///< mean over its frames of P(frame has this label), each rounded to T
   double start = 0;    ///< P(a segment starts within the tolerance of its start), rounded to T
 };
 
-/// Numbers that are appended, and read again; a file, say.
+/// A store, such as a file, to which numbers are appended and from which they are read again.
 class NumberStore {
  public:
   virtual ~NumberStore() = default;
   virtual void append(std::span<const double> numbers) = 0;
-  /// Those from number `first` on.
+  /// Reads the numbers from index `first` on.
   virtual void read(std::int64_t first, std::span<double> numbers) = 0;
 };
 
-/// The posterior of a row that may be too long to be held: forward over pieces as they arrive, then
-/// backward over blocks of frames that the caller reads again from where they are kept. Results do
-/// not depend on how the row is cut into pieces or blocks; they agree with those of Engine and
-/// Inference but for rounding (2^-32 in a logarithm at one of 512 boundaries or fewer). Rows that
-/// begin with the same frames have the same bits there, from where the model has forgotten what
-/// follows: docs/semicrf.md. Memory: a block and 2 K frames at work, and K frames of each block.
-/// Transitions must not depend on durations.
+/// The posterior of a row that may be too long for memory: forward over pieces as they arrive, then
+/// backward over blocks of frames that the caller reads again. Results do not depend on the sizes
+/// of pieces or blocks. They agree with those of Engine and Inference up to rounding (2^-32 in a
+/// logarithm at one of 512 boundaries or fewer). Rows that begin with the same frames have the same
+/// bits there, up to the point where later frames still have an effect (docs/semicrf.md). Memory: a
+/// working set of a block and 2 K frames, and K frames of each block. Transitions must not depend
+/// on durations.
 class BlockPosterior {
  public:
   /// Takes transition, duration, initial and final of `shared`, and copies them. A block has
-  /// `block` frames, or K where that is more. The K frames of each block go to `kept`, which is
-  /// empty and outlives this object; they are held where it is null. `must_start` (T), copied: of a
-  /// row of T frames those that are not 0 begin a segment, and all probabilities are those given
-  /// that; the bits then depend on all of the row.
+  /// `block` frames, or K if that is more. The K frames of each block are stored in `kept`, which
+  /// must be empty and outlive this object, or in memory if it is null. `must_start` (T) is copied:
+  /// in a row of T frames a segment begins at each frame whose entry is not 0. All probabilities
+  /// are conditional on that, and the bits then depend on all of the row.
   template <class T>
   explicit BlockPosterior(const Potentials<T>& shared, std::int64_t block = 8192,
                           NumberStore* kept = nullptr,
@@ -300,23 +300,23 @@ class BlockPosterior {
   void push(const FrameScores<T>& scores);
   std::int64_t frames() const;   ///< that have arrived
   double log_partition() const;  ///< of the row, if it ended now; 0 without frames
-  std::int64_t bytes() const;    ///< that are held
+  std::int64_t bytes() const;    ///< of memory in use
 
-  /// Frames [first, first + n) again, from behind to front, overlapping by 2 K; they are used until
-  /// the next call.
+  /// Returns frames [first, first + n) again. Ranges come in descending order and overlap by 2 K;
+  /// the result must stay valid until the next call.
   template <class T>
   using Reader = std::function<FrameScores<T>(std::int64_t first, std::int64_t n)>;
-  /// Takes of frame t P(t has the label) for each label, and P(a segment starts at t), rounded to
-  /// T; from the last frame to the first.
+  /// Called for each frame t, from the last to the first, with P(t has the label) for each label
+  /// and P(a segment starts at t), rounded to T.
   using FrameVisitor =
       std::function<void(std::int64_t t, std::span<const double> label, double boundary)>;
-  /// Ends the row, which has a path and at least one frame: one for each of its segments, which
-  /// tile it. The last block is not read again.
+  /// Ends the row, which must have a path and at least one frame. Returns the posteriors of
+  /// `segments`, which must tile the row. The last block is not read again.
   template <class T>
   std::vector<SegmentPosterior> describe(const SegmentationsView& segments, std::int64_t tolerance,
                                          const Reader<T>& read, const FrameVisitor& visit = {});
-  /// Of the segments that were described; -inf with one of more than K frames. Where K is 1 one of
-  /// more frames stands for as many segments.
+  /// The score of the described segments; -inf if one has more than K frames. If K is 1, a segment
+  /// of several frames counts as that many segments.
   double score() const;
 
  private:

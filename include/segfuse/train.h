@@ -22,12 +22,12 @@ struct TrainOptions {
   std::string data;  ///< manifest or directory; empty: the configuration's data.path
   std::vector<Recording> recordings{};  ///< instead of `data`, where there are any: see hold()
   std::filesystem::path out;            ///< directory, made if missing
-  /// In the place of that of [model], where there is one; called once the data is read.
+  /// Replaces the encoder of [model] if it is set; called once the data is read.
   std::function<Encoder(std::int64_t, const std::vector<std::string>&)> encoder{};
   /// A model as Model::load() takes it, whose weights the training begins with; wins over
-  /// training.init. Its features and encoder must be those of the training (UsageError), which
-  /// plan_training() sees to. Its normalisation is kept, its labels may be others, its file is only
-  /// read.
+  /// training.init. Its features and encoder must be those of the training (UsageError);
+  /// plan_training() ensures this. Its normalisation is kept, its labels may be others, and its
+  /// file is only read.
   std::filesystem::path init{};
   bool resume = false;             ///< continue from the checkpoints in `out`, where there are any
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch

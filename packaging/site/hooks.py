@@ -32,14 +32,25 @@ STYLE = """.md-typeset table code { white-space: nowrap; }
 .md-copyright { color: #b0b0b0; }
 [data-md-color-scheme="default"] {
   --md-code-hl-comment-color: #595959; --md-code-hl-operator-color: #595959;
+  --md-code-hl-variable-color: #595959;
 }
 [data-md-color-scheme="slate"] {
   --md-code-hl-comment-color: #b4b7c3; --md-code-hl-operator-color: #b4b7c3;
+  --md-code-hl-number-color: #f08a7e; --md-code-hl-constant-color: #a89bea;
 }
 """
-# Wide tables scroll; a keyboard reaches them only if they take the focus.
-SCRIPT = """document$.subscribe(() => setTimeout(() => {
+# Wide tables and code scroll; a keyboard reaches them only if they take the focus. On touch screens
+# the theme takes the focus from code again.
+SCRIPT = """const keep = new MutationObserver((changes) => {
+  for (const { target } of changes)
+    if (target.tabIndex < 0 && target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+});
+document$.subscribe(() => setTimeout(() => {
   for (const wide of document.querySelectorAll(".md-typeset__scrollwrap")) wide.tabIndex = 0;
+  for (const code of document.querySelectorAll(".md-typeset pre > code")) {
+    code.tabIndex = 0;
+    keep.observe(code, { attributeFilter: ["tabindex"] });
+  }
 }));
 """
 PYTHON = {

@@ -1,5 +1,5 @@
 #pragma once
-// Who hears of something in this process: called while they live, by one thread at a time.
+// Listeners to events in this process: called while they live, by one thread at a time.
 
 #include <algorithm>
 #include <atomic>

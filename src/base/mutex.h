@@ -11,11 +11,11 @@
 #else
 #define SEGFUSE_LOCKS(attribute)
 #endif
-/// Of a member: to be touched with the mutex held only.
+/// For a member: access it only with the mutex held.
 #define SEGFUSE_GUARDED_BY(mutex) SEGFUSE_LOCKS(guarded_by(mutex))
-/// Of a function or a lambda: its caller holds the mutex.
+/// For a function or a lambda: its caller holds the mutex.
 #define SEGFUSE_REQUIRES(mutex) SEGFUSE_LOCKS(requires_capability(mutex))
-/// Of a function that the analysis cannot follow; a comment says why it is right.
+/// For a function that the analysis cannot follow; a comment says why it is correct.
 #define SEGFUSE_LOCKS_UNCHECKED SEGFUSE_LOCKS(no_thread_safety_analysis)
 
 namespace segfuse {

@@ -20,7 +20,7 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const noexcept;
-  /// As if it had been made with that number. Not while a loop runs.
+  /// Changes the number of threads. Not while a loop runs.
   void resize(int threads);
 
   /// Calls body(task) once for each task in [0, tasks), spread over the workers, and waits for all.

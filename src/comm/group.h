@@ -95,7 +95,7 @@ class Group {
   virtual void do_poll() = 0;
   virtual void do_abort(std::string_view reason, ExitCode code) = 0;
 
-  /// Who this rank is after regroup().
+  /// Sets the number of this rank after regroup().
   void set_place(int rank, int size, std::int64_t generation);
   void set_goes_on() { goes_on_ = true; }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a call of ranks ends with when one of them was lost and the others may go on.
+// The error of a call of ranks when one of them was lost and the others may go on.
 
 #include "segfuse/error.h"
 

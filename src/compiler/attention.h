@@ -9,15 +9,16 @@
 
 namespace segfuse::compiler {
 
-/// What stands for a value now.
+/// The value that replaces a given one.
 using Replaced = std::map<ir::ValId, ir::ValId>;
 
 /// Lets `attention` stand for each softmax(scale * q k^T + bias, masked) v that the roots need, of
 /// f32 or f64 without a cast in between, unless something else that they need reads what lies
 /// within, or that is in `kept`. The scores may be written with any factors and biases, and then
 /// any `where` that fills one number in; the softmax as Builder::softmax has it, as
-/// exp(s - logsumexp(s)), or as exp(s - max(s)) over its sum. What only positions decide (n <= m + a
-/// number) is no operand. Nothing is erased. Adds to `replaced` what was replaced, roots included.
+/// exp(s - logsumexp(s)), or as exp(s - max(s)) over its sum. What only positions decide (n <= m +
+/// a number) is no operand. Nothing is erased. Adds to `replaced` what was replaced, roots
+/// included.
 void find_attention(ir::Fusion& fusion, std::span<const ir::ValId> roots,
                     std::span<const ir::ValId> kept, Replaced& replaced);
 

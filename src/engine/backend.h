@@ -23,11 +23,11 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  /// As Executable::run(). Inputs are on the host unless the back end runs on a device.
+  /// Like Executable::run(). Inputs are on the host unless the back end runs on a device.
   virtual std::vector<Tensor> run(std::span<const Tensor> inputs) = 0;
-  /// As Executable::check(): for those whose runs return before they are over.
+  /// Like Executable::check(), for back ends whose runs return before they are complete.
   virtual void check() {}
-  /// As Executable::look().
+  /// Like Executable::look().
   virtual std::string look(std::span<const Tensor> inputs) {
     static_cast<void>(inputs);
     return {};
@@ -38,7 +38,7 @@ class Backend {
   virtual std::size_t workspace_bytes() const { return 0; }
 };
 
-/// What a back end is made of; all of it outlives the back end.
+/// The parts of a back end; all of them outlive it.
 struct BackendSetup {
   const ir::Fusion& fusion;
   ThreadPool& pool;

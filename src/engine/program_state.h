@@ -1,5 +1,5 @@
 #pragma once
-// What a Program holds.
+// The state of a Program.
 
 #include <deque>
 #include <memory>

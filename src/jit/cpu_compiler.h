@@ -22,7 +22,7 @@ struct CpuCompilerOptions {
   std::shared_ptr<const CodeStore> store = nullptr;
 };
 
-/// What happened so far.
+/// Counts of what happened so far.
 struct CpuCompilerCounters {
   std::int64_t compiled = 0;   ///< by clang
   std::int64_t hits = 0;       ///< found in memory, or waited for while another thread made it
@@ -44,7 +44,7 @@ class CpuCompiler {
   /// What the vectorisers say of the loops of a text, a line each: "12: loop not vectorized: ...".
   virtual std::string vector_report(const CSource& source) const = 0;
 
-  /// What compile() compiles for.
+  /// The target of compile().
   virtual const CpuTarget& target() const = 0;
   virtual const CpuTarget& host_target() const = 0;
   /// "clang 19.1.7".

@@ -27,11 +27,11 @@ KINDS = {
 
 HEAD = """# Operations
 
-`segfuse.ops` has these functions (`tests/python/operations_list.py` writes this file). Those that
-NumPy has mean what they mean there, but for element types, which meet as in JAX, and for results
-whose shape would depend on content, which are refused. `tests/python/numpy_table.py` compares
-them with NumPy in values, shapes and gradients. They are called on values of a program; NumPy's own
-functions of these names on such values call them.
+`segfuse.ops` has these functions (`tests/python/operations_list.py` writes this file). Functions
+with a NumPy name behave as in NumPy, with two exceptions: element types are promoted as in JAX, and
+results whose shape would depend on content are refused. `tests/python/numpy_table.py` compares them
+with NumPy in values, shapes and gradients. Call them on values of a program; NumPy's functions of
+the same names call them for such values.
 """
 
 

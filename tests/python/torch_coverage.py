@@ -22,15 +22,16 @@ HEAD = """# Operations of PyTorch in parts of segfuse
 
 `tests/python/torch_coverage.py` writes this file. Samples are PyTorch's own (OpInfo; of each operation
 and element type the first {most}: {dtypes}), with results and all gradients, on the CPU, through
-AOTAutograd with parts of one operation. *right*: within tolerances, and parts ran it; *left*: no
-part ran anything of it; *skipped*: PyTorch cannot trace it, has no dense tensors there, or its own
-decompositions give something else. PyTorch {version}.
+AOTAutograd with parts of one operation. A sample is *right* if parts ran it and the results are
+within tolerances, *left* if no part ran any of it, and *skipped* if PyTorch cannot trace it, has no
+dense tensors there, or gives another result with its own decompositions. PyTorch {version}.
 
 | samples of {functions} functions | right | left to PyTorch | skipped | wrong |
 |---|---|---|---|---|
 | {total} | {right} | {left} | {skipped} | {wrong} |
 
-Rows of the table of operations (after decomposition), and the samples in which each ran:
+The next table has the supported operations (after decomposition), with the number of samples in
+which each ran:
 
 | operation | samples | computes in |
 |---|---|---|

@@ -73,6 +73,18 @@ class Docs(CheckerTest):
             "docs/a.md:2: the word 'gone'; say it in plain words",
         )
 
+    def test_phrases(self):
+        right = "There\n  are no sets. It is no longer here. What is it?\n"
+        self.write("docs/a.md", "All but\nfor one. " + right + "It is no set.\n")
+        self.write("docs/b.md", "A. What is left\nis free. He sees\nto it.\n\n| what is told |\n")
+        self.assert_found(
+            "docs/a.md:1: the word 'but for'; say it in plain words",
+            "docs/a.md:4: the word 'is no set'; say it in plain words",
+            "docs/b.md:1: the word 'What ... .'; say it in plain words",
+            "docs/b.md:2: the word 'sees to'; say it in plain words",
+            "docs/b.md:5: the word 'told'; say it in plain words",
+        )
+
     def test_words_in_comments(self):
         self.write("src/a.h", 'int gone;  // gone by now\nauto url = "http://told";\n')
         self.write("python/a.py", '"""Text.\n\nWhoever reads.\n"""\ntold = "gone"  # told\n')

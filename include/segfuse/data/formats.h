@@ -1,7 +1,7 @@
 #pragma once
 // The formats of label files and recordings, in one table that readers, writers and lists of
-// formats share; what a label file holds, before it is decided how to read it; and recordings that
-// a caller has in memory.
+// formats share; the content of a label file, before a choice of how to read it; and recordings
+// that a caller has in memory.
 
 #include <functional>
 #include <map>
@@ -71,7 +71,7 @@ std::string label_file_name(const std::filesystem::path& recording, LabelFormat 
 struct LabelTier {
   std::string name;           ///< empty: the file names none
   bool intervals = true;      ///< false: points in time, or labels without times
-  bool all_looked_at = true;  ///< false: what no label covers may hold something all the same
+  bool all_looked_at = true;  ///< false: stretches without a label may still contain something
   std::int64_t segments = 0;
   double labelled_seconds = 0;  ///< sum over the segments
   double begin = 0;             ///< of the first segment; or of the tier if the format says so

@@ -16,16 +16,16 @@ namespace segfuse {
 /// The effect of a region on children, from harmless to worst.
 enum class ForkRisk {
   kBenign,
-  kCopyCost,    ///< fork() copies it at once, and everybody waits
+  kCopyCost,    ///< fork() copies it at once, and other threads wait
   kSilentZero,  ///< children read zeros where there was data
-  kLosesData,   ///< children fault where there was data of others
+  kLosesData,   ///< children fault where other data was
   kNoMemory,    ///< fork() fails with ENOMEM
   kOomKill,     ///< fork() gets this process killed
   kCrash        ///< every child of fork() dies
 };
 std::string fork_risk_name(ForkRisk risk);
 
-/// The mechanism of what MADV_DONTFORK was said of.
+/// The mechanism of regions with MADV_DONTFORK.
 inline constexpr const char* kKeptFromChildren = "kept from children";
 
 /// Memory that a child of fork() does not get as it is.
@@ -35,11 +35,11 @@ struct ForkRegion {
   std::string mechanism;  ///< kKeptFromChildren, "wiped in children", "pinned"
   std::string mapping;    ///< as /proc/PID/maps names it; empty: anonymous
   std::string kind;       ///< "heap chunk", "arena header", "thread stack", "slab", ...
-  std::string owner;      ///< a sentence about whose it is
+  std::string owner;      ///< a sentence about the owner
   std::optional<std::uint64_t> live_neighbours;  ///< other live malloc blocks in its pages
   ForkRisk risk = ForkRisk::kBenign;
   std::string why;
-  std::string remedy;  ///< empty where nothing is to be done
+  std::string remedy;  ///< empty if no action is needed
 };
 
 /// What fork() would do now.
@@ -86,7 +86,7 @@ struct ForkReport {
   std::vector<std::pair<std::string, std::string>> versions;
   std::vector<std::pair<std::string, std::string>> environment;  ///< what matters to fork()
   std::vector<std::string> warnings;  ///< risks that are not of one region
-  std::vector<std::string> notes;     ///< what could not be seen, and what is only believed
+  std::vector<std::string> notes;     ///< what could not be read, and assumptions
   std::vector<ForkMapping> map;
   double seconds = 0;
 
@@ -95,7 +95,7 @@ struct ForkReport {
 };
 
 /// Reads a live process and never stops it. UsageError where it cannot be read: it does not exist,
-/// has ended, is a kernel thread, or belongs to somebody else.
+/// has ended, is a kernel thread, or belongs to another user.
 ForkReport examine_fork(int pid);
 
 /// Benign regions are counted, or listed one by one with `all`.
@@ -103,7 +103,7 @@ std::string fork_report_text(const ForkReport& report, bool all = false);
 std::string fork_report_json(const ForkReport& report);
 std::string fork_report_html(const ForkReport& report);
 
-/// What is another than it was at the reading before.
+/// A change since the previous reading.
 struct ForkChange {
   enum class Kind { kAppeared, kGone, kChanged, kForecast, kWarning };
   Kind kind = Kind::kAppeared;
@@ -111,20 +111,20 @@ struct ForkChange {
   std::string sentence;
 };
 std::string fork_change_name(ForkChange::Kind kind);
-/// Regions by address, then the forecast, then warnings. The forecast changed if it says something
-/// else: of a stall, half as much again.
+/// Regions by address, then the forecast, then warnings. The forecast counts as changed if its text
+/// differs, for a stall by half or more.
 std::vector<ForkChange> fork_changes(const ForkReport& before, const ForkReport& after);
 std::string fork_change_text(const ForkChange& change, double seconds);
 std::string fork_change_json(const ForkChange& change, double seconds);
 
 struct ForkWatch {
   std::chrono::milliseconds interval{1000};  ///< between two readings
-  std::function<bool()> stop;                ///< asked twenty times a second; null: at Ctrl-C
+  std::function<bool()> stop;                ///< called twenty times a second; null: at Ctrl-C
   std::function<void(const ForkReport&)> first;
   std::function<void(const ForkChange&, double seconds)> changed;
-  std::function<void(const std::string& why)> ended;  ///< it cannot be read any more
+  std::function<void(const std::string& why)> ended;  ///< the process cannot be read any more
 };
-/// Reads the process again and again until it ends or `stop` says so. Whether there was any risk.
+/// Reads the process repeatedly until it ends or `stop` is true. Returns whether there was a risk.
 /// UsageError as examine_fork() at the first reading.
 bool watch_fork(int pid, const ForkWatch& watch);
 
@@ -136,7 +136,7 @@ struct ForkRepair {
 /// Gives the region around `address` back to children: a thread of the process is made to call
 /// madvise(MADV_DOFORK). UsageError where there is nothing to repair, or the process may not be
 /// changed; DeviceError where fork() was not seen to copy pinned memory on this kernel: there the
-/// process and its device would part ways.
+/// process and its device would use different pages.
 ForkRepair repair_fork(int pid, std::uint64_t address);
 std::string fork_repair_text(const ForkRepair& repair);
 std::string fork_repair_json(const ForkRepair& repair);
@@ -146,9 +146,9 @@ struct ForkTraced {
   std::string text;
   std::string json;
 };
-/// Runs a command with a library before it that tells which calls register memory, and looks at its
-/// processes as they do. What the command prints goes to our stderr. UsageError when it cannot be
-/// started, DeviceError when the library is not there.
+/// Runs a command with a preloaded library that reports which calls register memory, and examines
+/// its processes when they do. The output of the command goes to our stderr. UsageError if it
+/// cannot be started, DeviceError if the library is missing.
 ForkTraced trace_forks(const std::vector<std::string>& command);
 
 }  // namespace segfuse

@@ -17,8 +17,8 @@ namespace segfuse {
 struct KernelAtomic {
   std::string instruction;  ///< "red.global.add.f32"
   std::uint64_t count = 0;  ///< in the text
-  /// "independent": memory ends the same in every order. "returned": so it does, but what the
-  /// instruction returns depends on the order. "dependent": so does memory.
+  /// "independent": memory has the same final content in every order. "returned": the same, but the
+  /// value that the instruction returns depends on the order. "dependent": memory depends on it.
   std::string order;
 };
 
@@ -31,7 +31,7 @@ struct KernelOccupancy {
   std::string limit;         ///< "registers", "shared memory", "threads", "blocks"
 };
 
-/// What is not set, the input does not tell.
+/// A member that is not set is not known from the input.
 struct KernelInfo {
   std::string name;
   std::string architecture;
@@ -42,7 +42,7 @@ struct KernelInfo {
   std::uint64_t shared_bytes = 0;  ///< without the dynamic shared memory of the launch
   std::optional<std::uint64_t> barriers;
   std::uint64_t max_threads = 0;  ///< of a block, as declared; 0: not declared
-  std::uint64_t code_bytes = 0;   ///< 0: the input is no machine code
+  std::uint64_t code_bytes = 0;   ///< 0: the input is not machine code
   // Of PTX only.
   bool has_text = false;
   std::uint64_t declared_registers = 0;
@@ -60,12 +60,12 @@ struct KernelOptions {
   std::uint64_t block = 0;   ///< threads; 0: as declared, else 256
 };
 
-/// What the CPU's compiler says of a loop in C.
+/// The remark of the CPU's compiler on a loop in C.
 struct KernelLoop {
   std::uint64_t line = 0;  ///< of the text, from 1
   bool vectorized = false;
-  std::string remark;       ///< as the compiler says it
-  std::string kernel = {};  ///< of several texts: whose
+  std::string remark;       ///< in the compiler's words
+  std::string kernel = {};  ///< if there are several texts: its kernel
 };
 
 struct KernelReport {

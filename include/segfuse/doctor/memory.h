@@ -11,7 +11,7 @@
 
 namespace segfuse {
 
-/// Who holds memory: buffers of one label.
+/// Memory held by the buffers of one label.
 struct MemoryHolder {
   std::string label;
   std::uint64_t bytes = 0;      ///< with rounding
@@ -24,7 +24,7 @@ struct MemoryPoint {
   double seconds = 0;
   std::uint64_t live = 0;
   std::uint64_t cached = 0;
-  std::uint64_t mapped = 0;  ///< 0 throughout: the file does not tell
+  std::uint64_t mapped = 0;  ///< 0 throughout: not known from the file
 };
 
 /// A range of addresses that has memory.
@@ -51,7 +51,7 @@ struct MemoryReplay {
 struct MemoryReport {
   std::string file;
   std::string source;  ///< "segfuse", "RMM log", "PyTorch snapshot"
-  std::string device;  ///< empty: the file does not tell
+  std::string device;  ///< empty: not known from the file
   std::uint64_t events = 0;
   std::uint64_t allocations = 0;  ///< in the history
   std::uint64_t out_of_memory = 0;
@@ -83,10 +83,10 @@ struct MemoryReport {
 };
 
 /// Reads a memory record, a Chrome trace of one, an RMM log (CSV) or a PyTorch snapshot as JSON.
-/// DataError with the place of what is wrong in it.
+/// DataError with the place of an error in it.
 MemoryReport examine_memory(const std::filesystem::path& file, bool with_replay = false);
 
-/// What the memory of segfuse/memory.h on a CUDA device is and did, as a record that
+/// State and history of the memory of segfuse/memory.h on a CUDA device, as a record that
 /// examine_memory() reads.
 std::string tensor_memory_record(int device);
 

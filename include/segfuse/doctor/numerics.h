@@ -30,17 +30,17 @@ std::string numerics_fault_name(NumericsFault fault);
 
 struct NumericsFinding {
   NumericsFault fault = NumericsFault::kNaN;
-  std::string operation;     ///< "mul"; "input" for one that is given
+  std::string operation;     ///< "mul"; "input" for an input
   std::string statement;     ///< its line in the program's text form: "%2 = mul(%0, %1) : f32[4]"
   std::size_t position = 0;  ///< in program order, from 1; 0 for an input
   std::string element;       ///< "[3, 1]"; empty where there is none
   std::string found;
-  std::string expected;  ///< empty where nothing is
+  std::string expected;  ///< empty if nothing is expected
   /// Operands by name ("%1 'x' f32[4]"): their elements, or what is in them.
   std::vector<std::pair<std::string, std::string>> operands;
   std::string group;   ///< "2 of 5, row_norm of 9 operations"; empty: the compiler has none for it
   std::string kernel;  ///< name of its function, or the library
-  std::string sentence;  ///< all of it
+  std::string sentence;  ///< the whole finding
   std::string cause;     ///< what usually causes it, and what helps
   std::string program;   ///< the least program that shows it, with the values of its inputs
 };
@@ -51,13 +51,13 @@ struct NumericsReport {
   std::size_t groups = 0;
   int runs = 0;
   std::string device = "cpu";             ///< where it was run
-  std::vector<NumericsFinding> findings;  ///< in program order: the first is what to look at
+  std::vector<NumericsFinding> findings;  ///< in program order: examine the first
   std::vector<std::string> notes;
   double seconds = 0;
 };
 
 struct NumericsOptions {
-  SizeExamples sizes = {};  ///< of symbols that the values in the file do not settle; others are 16
+  SizeExamples sizes = {};  ///< of symbols that the values in the file leave open; others are 16
   std::uint64_t seed = 1;   ///< of inputs that the file has no values for
   int runs = 4;             ///< of each group, at least 2
   Context context = {};     ///< its options `backend` and `device` say what is examined
@@ -66,7 +66,7 @@ struct NumericsOptions {
 /// Runs a program several times, as a whole and group by group, and compares it with the
 /// interpreter in double precision, operation by operation, each against its error bound
 /// (docs/doctor.md). Values of inputs may stand in the file's comments: "#: x = 0.5 inf 0*14".
-/// DataError for a file that is no program or whose values do not fit.
+/// DataError for a file that is not a program or whose values do not fit.
 NumericsReport examine_numerics(const std::filesystem::path& file,
                                 const NumericsOptions& options = {});
 /// What usually causes a NaN (else: an infinity) that an operation of another library made, and

@@ -23,7 +23,7 @@ struct StreamRace {
   std::string kind = "race";  ///< or "freed while in use", "event too early", "host"
   /// What happened where in the program, in this order: "allocated", "used", "freed", "reused", ...
   std::vector<std::pair<std::string, std::string>> places = {};
-  std::string remedy = {};  ///< the line that mends it
+  std::string remedy = {};  ///< the line that fixes it
 };
 
 struct StreamReport {
@@ -58,11 +58,11 @@ struct TracedUse {
   bool write = false;
 };
 
-/// The race checker for a program that uses a GPU through another library: it hears what the
-/// program enqueues, allocates and frees, in the order of the calls. Streams and events are any
-/// numbers that tell them apart. A `place` is a line of the program, below it the lines that called
-/// it. What is freed may be handed out again at once, to the stream that it was allocated for;
-/// nothing but the streams' order protects it, except for record_stream(). Any thread may call.
+/// The race checker for a program that uses a GPU through another library. The caller reports what
+/// the program enqueues, allocates and frees, in the order of the calls. Streams and events are
+/// distinct numbers. A `place` is a line of the program, and below it the lines that called it.
+/// Freed memory may be reused at once by the stream for which it was allocated; only the order of
+/// the streams and record_stream() protect it. Any thread may call.
 class StreamTrace {
  public:
   StreamTrace();
@@ -93,12 +93,12 @@ class StreamTrace {
   std::unique_ptr<State> state_;
 };
 
-// Largest magnitudes of numbers on a GPU, many tensors in one launch: for those who look for
-// numbers of other libraries that are not finite.
+// Largest magnitudes of numbers on a GPU, many tensors in one launch, to find numbers of other
+// libraries that are not finite.
 
 enum class MagnitudeType : int { kHalf, kBfloat16, kFloat, kDouble };
 
-/// `count` numbers one behind the other. `largest` is device memory that holds a number of at least
+/// `count` contiguous numbers. `largest` is device memory that holds a number of at least
 /// 0 and is raised to their largest magnitude; NaN is larger than all. A double beyond all floats
 /// counts as the largest float.
 struct MagnitudeOf {

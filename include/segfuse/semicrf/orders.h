@@ -1,5 +1,5 @@
 #pragma once
-// Alignment: the best segmentation whose labels stand in a given order, and how sure it is.
+// Alignment: the best segmentation whose labels have a given order, and its probabilities.
 // docs/semicrf.md has the formulas. Letters, special values and errors as in semicrf.h.
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct LabelOrders {
   std::vector<Node> nodes;
 };
 
-/// The same orders, each by one path only. Nodes that no path reaches are left out. UsageError for
+/// The same orders, with one path for each. Nodes that no path reaches are left out. UsageError for
 /// a graph that is not as described, or whose result has more than `most` nodes and edges.
 LabelOrders one_path_each(const LabelOrders& orders, std::int64_t most = std::int64_t{1} << 22);
 
@@ -39,7 +39,7 @@ struct AlignedSegment {
   std::int64_t start = 0;     ///< first frame
   std::int64_t duration = 0;  ///< frames
   std::int32_t label = 0;
-  double posterior = 0;  ///< P(the row has this very segment), given the orders
+  double posterior = 0;  ///< P(the row has exactly this segment), given the orders
   double label_posterior =
       0;  ///< mean over its frames of P(frame has this label), given the orders
 };

@@ -65,7 +65,7 @@ def _function() -> Any:
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
             ctx.call = inputs[0]
-            # PyTorch sees to it that saved tensors are as they were.
+            # PyTorch ensures that saved tensors are unchanged.
             ctx.save_for_backward(*inputs[1:])
             ctx.save_for_forward(*inputs[1:])
             ctx.mark_non_differentiable(*(x for x in output if not x.is_floating_point()))

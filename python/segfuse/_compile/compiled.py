@@ -252,7 +252,7 @@ def compile(
     comparing sizes asks of later calls that the comparison comes out the same, and using a size as
     a number (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`) fixes it. A trace serves all devices.
 
-    Arrays that `function` takes from outside are read anew at each call from the same object.
+    Arrays that `function` takes from outside are read again at each call from the same object.
     `threads`: 0 takes what `segfuse.set_threads` was given, then the option SEGFUSE_THREADS, then
     all cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError`
     that names its operation.

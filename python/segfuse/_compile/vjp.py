@@ -70,7 +70,7 @@ def pushed_forward(function: Callable[..., Any]) -> Callable[..., Any]:
 def _applied_anew(
     function: Callable[..., Any], arguments: Any, wanted: Sequence[int]
 ) -> tuple[list[Value], list[Value]]:
-    """The chosen leaves anew, and those results of the function on them that are floats."""
+    """Fresh copies of the chosen leaves, and the float results of the function on them."""
     leaves: list[Any] = []
     structure = flatten(arguments, leaves)
     wrt = [_anew(leaves[i]) for i in wanted]
@@ -92,12 +92,12 @@ def _pulled(
 
 
 def _anew(value: Value) -> Value:
-    """The value anew, so that what else depends on it is not differentiated."""
+    """A fresh copy of the value, so that other values that depend on it are not differentiated."""
     return Value(value._fusion, _native.reshape(value._native, value._native.shape()))
 
 
 def _differentiable(name: str, argument: int, leaf: Any) -> Value:
-    """The argument anew."""
+    """A fresh copy of the argument."""
     if not isinstance(leaf, Value):
         raise UsageError(
             f"grad: argument {argument} of {name} holds {_arrays.describe(leaf)}, expected arrays "

@@ -253,7 +253,7 @@ def empty_like(x: Any, dtype: DTypeLike | None = None) -> Value:
 
 
 def random_uniform(seed: Any, shape: Any) -> Value:
-    """Uniform float32 in [0, 1) from an int64 seed of shape (2,); each call draws anew."""
+    """Uniform float32 in [0, 1) from an int64 seed of shape (2,); each call draws new numbers."""
     seed = value("random_uniform", seed)
     return Value(seed._fusion, _native.random_uniform(seed._native, native_sizes(shape)))
 

@@ -337,7 +337,7 @@ def nanmedian(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
 
 def random_normal(seed: Any, shape: Any) -> Value:
     """Standard normal float32 from an int64 seed of shape (2,), by Box and Muller; each call draws
-    anew."""
+    new numbers."""
     radius = e.sqrt(e.log(1.0 - creation.random_uniform(seed, shape)) * -2.0)
     return radius * e.cos(creation.random_uniform(seed, shape) * (2 * math.pi))
 

@@ -29,7 +29,7 @@ class Size:
 
     `+ - *` and `//` by an int stay sizes, and shapes take them. A comparison gives a bool, and the
     trace is used again only where it comes out the same; `int(size)`, and whatever else needs the
-    number, fixes the size: another number is traced anew.
+    number, fixes the size: another number causes a new trace.
     """
 
     __slots__ = ("_fusion", "_native")

@@ -116,7 +116,7 @@ class _Model:
         product: tuple[Tensor | None, ...] | None = None,
         weights: Tensor | None = None,
     ) -> None:
-        """Writes what is asked for; see `_native.derivatives_along`, which knows no tables."""
+        """Writes the requested outputs; see `_native.derivatives_along`, which knows no tables."""
         self.need_no_tables()
         if not self.emission.is_cpu:
             raise UsageError(

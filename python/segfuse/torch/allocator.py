@@ -138,7 +138,7 @@ def statistics(device: Any = None) -> dict[str, int]:
 
 
 def reset_peaks(device: Any = None) -> None:
-    """`peak_held` of `statistics()` begins anew with what is held now."""
+    """`peak_held` of `statistics()` restarts from the memory held now."""
     _native.memory_reset_peaks(_device(device))
 
 

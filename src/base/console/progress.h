@@ -31,7 +31,7 @@ class Progress {
  public:
   /// `what` names the work ("training"); `total` counts its units, 0 when unknown.
   explicit Progress(std::string what, std::int64_t total = 0, ProgressOptions options = {});
-  /// As finish().
+  /// Like finish().
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

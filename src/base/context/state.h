@@ -1,5 +1,5 @@
 #pragma once
-// What a Context holds.
+// The state of a Context.
 
 #include <map>
 #include <memory>

@@ -26,7 +26,7 @@ struct JsonLimits {
 /// beyond a double; "file: ..." for what is too long, nests too deeply or has a name twice.
 Json parse_json(std::string_view text, const std::string& file, const JsonLimits& limits = {});
 
-/// As text; `indent` as in Json::dump. What is not UTF-8 (a path may hold any byte) is replaced by
+/// As text; `indent` as in Json::dump. Invalid UTF-8 (a path may hold any byte) is replaced by
 /// U+FFFD, a number that is not finite by null.
 std::string json_text(const Json& value, int indent = -1);
 

@@ -41,7 +41,7 @@ bool path_exists(const std::filesystem::path& path);
 void make_directories(const std::filesystem::path& path);
 /// Whether it is a folder, or leads to one.
 bool path_is_directory(const std::filesystem::path& path);
-/// What is in a folder, by name.
+/// The entries of a folder, by name.
 std::vector<std::filesystem::path> list_directory(const std::filesystem::path& path);
 
 /// A regular file mapped read-only; the bytes live as long as the object. An empty file gives an

@@ -24,7 +24,7 @@ class Folder {
 
   const std::filesystem::path& path() const noexcept { return path_; }
   int descriptor() const noexcept { return descriptor_.get(); }
-  /// Of the folder itself.
+  /// The status of the folder itself.
   struct stat status() const;
 
   /// A regular file opened for reading. Throws FileError (ELOOP for a link).
@@ -54,7 +54,7 @@ class Folder {
   Descriptor descriptor_;
 };
 
-/// What is left to read of an open file. Throws FileError.
+/// The rest of an open file. Throws FileError.
 std::string read_rest(int descriptor, const std::filesystem::path& shown);
 /// The content of read_file(), some bytes at a time.
 void read_in_parts(const std::filesystem::path& path,

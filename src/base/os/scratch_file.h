@@ -1,5 +1,5 @@
 #pragma once
-// What does not fit memory, in a file without a name.
+// A file without a name for data that does not fit into memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ class ScratchFile {
   void append(std::span<const std::byte> bytes) { write(size_, bytes); }
   /// The same at some place: what lies before it and was never written is zero.
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// What read_file() would read, without holding it.
+  /// Appends the content that read_file() would return, without holding it in memory.
   void append_file(const std::filesystem::path& path);
   /// Bytes [offset, offset + bytes.size()), which have been appended. Throws FileError.
   void read(std::uint64_t offset, std::span<std::byte> bytes) const;

@@ -30,7 +30,7 @@ class Hub {
  public:
   /// Starts the thread.
   explicit Hub(HubOptions options);
-  /// What was sent to all still goes out, for two seconds at most.
+  /// Messages to all are still sent, for two seconds at most.
   ~Hub();
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;

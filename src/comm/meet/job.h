@@ -1,5 +1,5 @@
 #pragma once
-// What a rank has to know before it can meet the others: where, and with which key.
+// Where a rank meets the others, and with which key.
 
 #include <filesystem>
 #include <functional>
@@ -16,7 +16,7 @@ struct Key {
   std::string bytes;  ///< 32
   bool weak = false;  ///< known to all who can list the jobs of this scheduler
 };
-/// Of a secret text of any length.
+/// The key that a secret text of any length gives.
 std::string key_of(std::string_view secret);
 /// SEGFUSE_JOB_KEY, 16 characters at least; else from the scheduler's name for the job. Throws
 /// UsageError where there is neither.
@@ -28,7 +28,7 @@ std::string new_secret();
 /// UsageError where there is neither.
 int port_for(const Ranks& ranks);
 
-// What a launcher of segfuse gives to its children beside the variables that all launchers set.
+// The variables that segfuse's launcher sets for its children besides those of all launchers.
 inline constexpr const char* kKeyVariable = "SEGFUSE_JOB_KEY";
 inline constexpr const char* kLauncherVariable = "SEGFUSE_LAUNCHER";  ///< its process number
 inline constexpr int kLauncherDescriptor = 3;  ///< a pipe that ends with the launcher
@@ -51,12 +51,12 @@ struct Place {
 inline constexpr const char* kPlaceFile = "ranks.json";
 void write_place(const std::filesystem::path& folder, const Place& place);
 void remove_place(const std::filesystem::path& folder) noexcept;
-/// What a rank 0 of this process number left there when it was killed.
+/// Removes the file that a killed rank 0 with this process number left there.
 void remove_place_of(std::int64_t pid, const std::filesystem::path& folder) noexcept;
 /// Throws DataError.
 Place read_place(const std::filesystem::path& file);
 
-/// What rank 0 of a running job says of all ranks. Throws CommError.
+/// The report of rank 0 of a running job on all ranks. Throws CommError.
 Rows look(const Place& place, const Clock& clock, const Timings& timings);
 
 }  // namespace segfuse::comm::meet

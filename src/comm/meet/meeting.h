@@ -75,7 +75,7 @@ class Meeting {
   /// end of this; the others do nothing.
   void publish(const std::filesystem::path& folder);
 
-  /// What this rank does now; costs a microsecond. `seconds` is filled in.
+  /// Sets what this rank does now; costs a microsecond. `seconds` is filled in.
   void report(State state);
   /// The first thing that went wrong anywhere.
   std::optional<Failure> failure() const;

@@ -1,5 +1,5 @@
 #pragma once
-// What a rank is doing, as its heartbeats tell it.
+// The activity of a rank, as reported by its heartbeats.
 
 #include <cstdint>
 #include <string>

@@ -10,7 +10,7 @@
 
 namespace segfuse::comm {
 
-/// Who started this process as one of several ranks.
+/// The launcher that started this process as one of several ranks.
 struct MpiLauncher {
   std::string name;      ///< "Open MPI", "MPICH", "PMIx"; empty: none
   std::string variable;  ///< of the environment, which says so

@@ -223,7 +223,7 @@ void NcclExchange::sum(std::span<const runtime::Buffer> nodes, std::int64_t pres
 void NcclExchange::wait() {
   runtime::Timeline& timeline = state_->device.timeline();
   runtime::Frontier last(state_->last_work);
-  timeline.settle(last, runtime::kMaxStreams);  // sees to an event behind it
+  timeline.settle(last, runtime::kMaxStreams);  // ensures an event after it
   for (Patience patience; !timeline.over(last); patience.rest()) {
     state_->comm->look();
     timeline.poll();

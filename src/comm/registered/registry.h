@@ -1,5 +1,5 @@
 #pragma once
-// What the fork guard asks of all registries of the process.
+// The interface by which the fork guard queries all registries of the process.
 
 #include <cstddef>
 #include <cstdint>

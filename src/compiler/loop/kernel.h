@@ -204,7 +204,7 @@ inline std::int64_t row_buffer_bytes(DType dtype, std::int64_t elements) {
 /// registers indexed otherwise, reductions out of order, globals of the wrong kind.
 void verify(const Kernel& kernel);
 
-/// What the program knows of its sizes.
+/// What is known about the program's sizes.
 struct SizeFacts {
   std::function<bool(const ir::Extent&, const ir::Extent&)> equal;
   std::function<ir::Extent(const ir::Extent&, std::int64_t)> ceil_divide;

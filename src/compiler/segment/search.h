@@ -42,7 +42,7 @@ class MergeSearch {
     Number second;
     std::string reason;
   };
-  /// Of pairs that are both still there.
+  /// The refusals of pairs whose groups both still exist.
   std::vector<Refusal> refusals() const;
 
   static constexpr Number kNone = 0xFFFFFFFFU;

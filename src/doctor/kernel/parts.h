@@ -1,5 +1,5 @@
 #pragma once
-// What reports about kernels are put together from.
+// The parts of reports about kernels.
 
 #include <vector>
 
@@ -7,11 +7,11 @@
 
 namespace segfuse::doctor {
 
-/// What only the text tells goes to the kernels of the machine code.
+/// Adds facts that only the text has to the kernels of the machine code.
 void add_text(std::vector<KernelInfo>& kernels, const std::vector<KernelInfo>& texts);
 /// For kernels whose registers are known.
 void add_occupancy(KernelReport& report, const KernelOptions& options);
-/// What the report cannot tell.
+/// The limits of the report.
 void add_notes(KernelReport& report);
 
 }  // namespace segfuse::doctor

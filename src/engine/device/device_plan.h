@@ -14,7 +14,7 @@
 
 namespace segfuse::engine {
 
-/// What a status word speaks of.
+/// The subject of a status word.
 struct DeviceCheck {
   /// Indices that are an input of the program: to say which one is wrong.
   struct Indices {
@@ -26,7 +26,7 @@ struct DeviceCheck {
   std::vector<Indices> indices;
 };
 
-/// What a plan does beside computing.
+/// What a plan does besides computing.
 struct DevicePlanOptions : PlanOptions {
   bool look = false;                           ///< see DevicePlan::words
   std::optional<compiler::GroupId> keep = {};  ///< see DevicePlan::kept
@@ -42,7 +42,7 @@ struct DevicePlan {
   /// One int for each of `looked_at`, set by each run: bit 0, it holds NaN; bit 1, an infinity.
   runtime::Buffer words;
   std::vector<ir::ValId> looked_at;  ///< floats that are inputs or cross groups
-  /// Of one group: what it read and what it wrote, as it was then.
+  /// For one group: copies of what it read and what it wrote.
   std::vector<std::pair<ir::ValId, runtime::Buffer>> kept;
   /// One int for each entry of `checks`: 0, or which of its sentences holds, from 1.
   runtime::Buffer status;

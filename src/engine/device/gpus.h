@@ -10,7 +10,7 @@ namespace segfuse::engine {
 int gpu_count(std::string* reason = nullptr);
 /// "2 GPUs: 0, 1", "1 GPU: 0".
 std::string gpus_text(int count);
-/// What no other GPU is called, on any machine; empty for one that is not known.
+/// An identifier that is unique on all machines; empty for an unknown GPU.
 std::string gpu_identity(std::string_view name);
 
 }  // namespace segfuse::engine

@@ -1,5 +1,5 @@
 #pragma once
-// What a Fusion does on the CPU for one set of input shapes.
+// The plan of a Fusion on the CPU for one set of input shapes.
 
 #include <functional>
 #include <memory>
@@ -18,7 +18,7 @@ class Accelerator;
 class SemicrfOps;
 class CpuKernels;
 
-/// What the steps of all runs share. It outlives the plans.
+/// State that the steps of all runs share. It outlives the plans.
 struct CpuContext {
   ThreadPool& pool;
   SemicrfOps& semicrf;

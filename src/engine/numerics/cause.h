@@ -1,5 +1,5 @@
 #pragma once
-// What usually is the cause of a number that should not be, in words.
+// Texts about the usual causes of wrong numbers.
 
 #include <span>
 #include <string>
@@ -14,7 +14,7 @@ namespace segfuse::engine::numerics {
 std::string cause_of(ir::Op op, DType dtype, bool nan, std::span<const double> operands);
 /// The same when the operation's derivative made it.
 std::string cause_of_gradient(ir::Op op, DType dtype, bool nan, std::span<const double> operands);
-/// Of any other fault.
+/// The cause of any other fault.
 std::string cause_of(NumericsFault fault, ir::Op op);
 
 }  // namespace segfuse::engine::numerics

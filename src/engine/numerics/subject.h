@@ -26,9 +26,9 @@ struct Trial {
 using Subject = std::function<std::vector<Tensor>(
     const ir::Fusion& fusion, std::span<const Tensor> inputs, const Trial& trial)>;
 
-/// What runs programs on the CPU.
+/// The subject that runs programs on the CPU.
 Subject cpu_subject(std::string backend, const Context& context = {});
-/// What runs them on a GPU; a trial's threads mean nothing there.
+/// The subject that runs them on a GPU; a trial's number of threads has no effect there.
 Subject device_subject(std::shared_ptr<Accelerator> accelerator, const Context& context = {});
 
 /// The back end and the device of a context. Unless the back end is "compiled", programs run on the

@@ -20,7 +20,7 @@
 
 namespace segfuse::engine {
 
-/// What a plan does beside computing.
+/// What a plan does besides computing.
 struct PlanOptions {
   bool measure = false;  ///< the time of each step, which is waited for
   bool poison = false;   ///< memory is filled with NaN before it is written
@@ -54,7 +54,7 @@ class PlanBuilder {
   virtual bool is_packed(const Ref& ref) const = 0;
   /// A step that copies a view, or converts it to the type of `to`.
   virtual void copy(const Ref& from, const Ref& to, const char* what) = 0;
-  /// What waits for a stream, where steps are measured.
+  /// A function that waits for a stream, for the measurement of steps.
   virtual std::function<void(runtime::StreamHandle)> waiter() const = 0;
   /// The steps of a group that has kernels.
   virtual void plan_kernels(const compiler::SegmentedGroup& group) = 0;

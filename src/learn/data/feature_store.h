@@ -41,7 +41,7 @@ class FeatureStore {
   /// Replaces what keep() gave, or some of its rows, by what `change` makes of it; it is called for
   /// some rows at a time.
   void change(Tensor& features, const std::function<void(Tensor&)>& change);
-  /// Of the file.
+  /// The size of the file.
   std::uint64_t bytes_in_file() const;
 
  private:

@@ -11,7 +11,7 @@
 
 namespace segfuse::data {
 
-/// Of all formats of labels, each once.
+/// The endings of all formats of labels, each once.
 std::vector<std::string_view> label_endings();
 
 /// The files that are called `stem` and one of the endings, in the order of these; an ending may be

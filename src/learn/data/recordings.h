@@ -1,5 +1,5 @@
 #pragma once
-// What recordings hold, in files or in memory.
+// The contents of recordings, in files or in memory.
 
 #include <cstdint>
 #include <span>

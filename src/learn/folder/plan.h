@@ -59,7 +59,7 @@ Plan make_plan(const Survey& survey, const std::string& preset);
 
 /// The configuration, with comments.
 std::string configuration_of(const Plan& plan);
-/// What a reader wants to see before the training.
+/// The data card: a summary before the training.
 std::string card_of(const Plan& plan);
 
 }  // namespace segfuse::learn

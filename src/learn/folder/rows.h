@@ -27,7 +27,7 @@ struct FrameRate {
 /// within a row; else one, where labels count positions. UsageError where nothing says it.
 FrameRate find_frame_rate(const FolderOptions& options, const std::vector<LabelledRows>& all);
 
-/// What messages call a setting: "--frame-rate" or "frame_rate=".
+/// The name of a setting in messages: "--frame-rate" or "frame_rate=".
 std::string setting_name(const FolderOptions& options, std::string_view words);
 
 /// The decimal number with the fewest digits between the two, or the reciprocal of one where that

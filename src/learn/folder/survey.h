@@ -14,7 +14,7 @@ namespace segfuse::learn {
 
 using data::kUnlabelled;
 
-/// Of a recording as it is stored.
+/// Facts about a recording as it is stored.
 struct Extent {
   double rate = 0;  ///< samples of a channel, or rows, a second
   std::int64_t channels = 0;

@@ -36,10 +36,10 @@ struct Interval {
 std::vector<MetricCounts> resample(std::span<const MetricCounts> recordings);
 
 using MeasureFunction = std::function<double(const MetricCounts&)>;
-/// Of a measure over draws; nothing where there are none.
+/// The interval of a measure over draws; none if there are no draws.
 std::optional<Interval> interval_of(std::span<const MetricCounts> draws,
                                     const MeasureFunction& measure);
-/// Of measure(a) - measure(b), for draws of the same recordings in the same order.
+/// The interval of measure(a) - measure(b), for draws of the same recordings in the same order.
 std::optional<Interval> difference_interval(std::span<const MetricCounts> a,
                                             std::span<const MetricCounts> b,
                                             const MeasureFunction& measure);

@@ -13,7 +13,7 @@
 
 namespace segfuse::learn {
 
-/// Of the names of its parameters and constants in a model.
+/// The prefix of the names of its parameters and constants in a model.
 inline constexpr std::string_view kEncoderPrefix = "encoder.";
 
 class GivenEncoder {

@@ -52,7 +52,7 @@ struct OrderLimit {
 /// `repeats`: labels (C) that may follow themselves whatever the rules say: pieces of one segment.
 OrderLimit order_limit(const Rules& rules, const std::vector<bool>& repeats);
 
-/// What is added to the CRF's parameters.
+/// The scores that are added to the CRF's parameters.
 struct Limits {
   Limits(Tensor of_durations, OrderLimit of_order = {})  // NOLINT: most models have no grammar
       : duration(std::move(of_durations)), order(std::move(of_order)) {}

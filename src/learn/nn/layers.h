@@ -27,7 +27,7 @@ struct Init {
   double low = 0;
 };
 
-/// What goes along the frames.
+/// The kinds of recurrent blocks.
 enum class Recurrence {
   kLstm,  ///< Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000
   kGru,   ///< Cho et al. 2014, with the reset gate behind the product, as cuDNN and PyTorch have it

@@ -1,5 +1,5 @@
 #pragma once
-// Who used which bytes of memory, as far as it can still matter.
+// Which work used which bytes of memory, as long as it can still matter.
 
 #include <cstddef>
 #include <cstdint>

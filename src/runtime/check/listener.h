@@ -1,5 +1,5 @@
 #pragma once
-// What the race checkers of this process look at and find: for those who listen.
+// Listeners to what the race checkers of this process examine and find.
 
 #include <atomic>
 #include <cstdint>
@@ -31,7 +31,7 @@ class RaceListener {
   std::vector<Finding> findings_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
-/// Of race checkers.
+/// Called by race checkers.
 void tell_operation() noexcept;
 void tell_race(const Finding& finding);
 

@@ -185,7 +185,7 @@ def carry(size: int, device: torch.device) -> torch.Tensor:
 
 
 class _Writer:
-    """Writes the graph anew, stage by stage."""
+    """Rewrites the graph, stage by stage."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@
 
 namespace segfuse::comm::meet {
 
-/// What one message looks like on the wire; may go to many.
+/// The wire format of one message; it may be sent to many.
 using Frame = std::shared_ptr<const std::string>;
 Frame frame_of(std::string_view message);
 

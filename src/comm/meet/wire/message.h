@@ -1,5 +1,5 @@
 #pragma once
-// What ranks say to each other once they have proved the key. A message is at most 64 KiB; one that
+// The messages of ranks after they have proved the key. A message is at most 64 KiB; one that
 // is not exactly what it should be is a DataError.
 
 #include <cstddef>

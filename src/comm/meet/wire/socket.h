@@ -36,7 +36,7 @@ Descriptor accept_one(int listening);
 
 /// Raises this process's limit of open descriptors to so many, where it may.
 void allow_descriptors(std::int64_t count);
-/// As others call this machine.
+/// The name by which others reach this machine.
 std::string own_host();
 /// The address that this machine has for one that is reached by that name, as digits; empty where
 /// it is this machine's own loopback.

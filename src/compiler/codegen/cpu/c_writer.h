@@ -24,7 +24,7 @@ std::string literal(DType dtype, double value);
 
 /// `name` as an identifier that is nobody else's.
 std::string c_identifier(const std::string& name, std::set<std::string>& taken);
-/// What identifiers may not be: words of C, and what every kernel declares.
+/// Names that identifiers may not have: keywords of C, and names that every kernel declares.
 std::set<std::string> c_reserved_words();
 
 /// Lines, indented.

@@ -1,5 +1,5 @@
 #pragma once
-// What the printer has to know about a kernel before it writes.
+// Facts about a kernel that the printer needs before it writes.
 
 #include <functional>
 #include <set>

@@ -67,7 +67,7 @@ class KernelPrinter {
   void barrier();
   bool turns_may_overlap(const Body& body) const;
 
-  // What is written alike in both.
+  // The parts that both kinds share.
   std::string name(loop::BufferId buffer) const { return fmt::format("b{}", buffer.index); }
   std::string pointer(loop::BufferId buffer, const loop::Index& index) const;
   std::string fetched(loop::BufferId buffer, const loop::Index& index) const;

@@ -9,7 +9,7 @@
 
 namespace segfuse::doctor {
 
-/// Who sends: a program between its start and its end (or its becoming another).
+/// The sender: a program between its start and its end (or its exec of another).
 struct TraceSender {
   int pid = 0;
   std::uint64_t number = 0;  ///< of the connection

@@ -29,7 +29,7 @@ void check_ogg_pages(const std::filesystem::path& path, const std::string& name)
 Audio read_audio_file(const std::filesystem::path& path, const std::string& name,
                       const AudioOptions& options);
 
-/// What a command of a manifest writes.
+/// The output of a command of a manifest.
 Audio read_command(const AudioCommand& command, const AudioOptions& options);
 
 /// evTAF: samples of 16 bits, the high byte first, and a text file .rec beside them that says how
@@ -43,7 +43,7 @@ Audio parse_cbin(std::string_view bytes, std::string_view rec, const std::string
 Audio read_audio_bytes(std::string_view bytes, const std::string& name,
                        const AudioOptions& options);
 
-/// What a file says of its samples, without reading them.
+/// The header of a file, without its samples.
 struct AudioInfo {
   int sample_rate = 0;
   int channels = 0;

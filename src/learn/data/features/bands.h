@@ -26,7 +26,7 @@ struct FourierTables {
   std::vector<float> real_cosine, real_sine;  ///< that part the spectra of even and odd numbers
 };
 
-/// What band_energies() works on; any content.
+/// Scratch memory of band_energies(); any content.
 using BandWork = std::vector<float>;
 
 /// energies[b * n + w] of band b of window w, of n. A window has taper.size() samples, at most

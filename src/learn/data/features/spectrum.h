@@ -16,7 +16,7 @@ class MelTransform {
  public:
   MelTransform(const FeatureConfig& config, std::int64_t window);
 
-  /// What one thread needs while it transforms; any content.
+  /// Scratch memory of one thread; any content.
   struct Workspace {
     BandWork bands;
     std::vector<float> energies;

@@ -10,7 +10,7 @@
 
 namespace segfuse::data {
 
-/// What is known of a recording's place in its corpus.
+/// The place of a recording in its corpus.
 struct CorpusPlace {
   std::string folder;  ///< below the corpus and below train/ or test/; may be empty
   std::optional<std::string> column{};  ///< what the manifest has in the column of the rule

@@ -25,7 +25,7 @@ Tensor parse_fasta(std::string_view bytes, std::string_view name, const std::str
 /// The names of the sequences, in their order; DataError for a name that comes twice.
 std::vector<std::string> fasta_names(std::string_view bytes, std::string_view name);
 
-/// What to do with a file that none of these reads.
+/// Advice for a file that none of these reads.
 inline constexpr std::string_view kParquet =
     "Parquet is not read; read it with pyarrow in Python, and train on its columns as arrays: "
     "segfuse.train(recordings=arrays, labels=...); see docs/python.md";

@@ -104,7 +104,7 @@ void set_data_path(TrainConfig& config, const std::string& path);
 /// As if the configuration had these overrides, all of [evaluation]; UsageError for others.
 void set_evaluation(TrainConfig& config, const std::vector<std::string>& overrides);
 
-/// As if the configuration had them. UsageError where they do not divide the batch.
+/// Sets the shards. UsageError where they do not divide the batch.
 void set_shards(TrainConfig& config, std::int64_t shards);
 /// For an encoder that is given: it has one recording at a time, so each is a shard of its own.
 /// UsageError where the configuration asks for other shards, for batches that cannot be cut so, or

@@ -98,7 +98,7 @@ Scorer make_scorer(const TrainConfig& config, const Corpus& corpus);
 void add_cleaned(const TrainConfig& config, const Corpus& corpus, const TrainerOptions& options,
                  std::vector<System>& systems);
 
-/// What the setting is the best in.
+/// The measure that the setting optimises.
 Selection clean_up_criterion(const TrainConfig& config);
 /// A sentence about the setting; empty where there is none.
 std::string clean_up_text(const System& system);

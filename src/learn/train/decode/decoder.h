@@ -59,7 +59,7 @@ struct Decoded {
   double log_probability = 0;  ///< of the decoded segmentation (semi-Markov and linear chain)
 };
 
-/// Of each, its decoded segments.
+/// The decoded segments of each.
 std::vector<std::vector<FrameSegment>> segments_of(const std::vector<Decoded>& decoded);
 
 /// Of the batches of a call those whose number leaves this remainder.
@@ -68,7 +68,7 @@ struct BatchShare {
   std::int64_t divisor = 1;
   bool has(std::int64_t batch) const { return batch % divisor == remainder; }
 };
-/// What the loss of a set is the sum of.
+/// The addends of the loss of a set.
 struct BatchLosses {
   std::int64_t batch = 0;
   std::vector<double> losses;
@@ -106,8 +106,8 @@ class Decoder {
     std::int64_t piece_frames = 4096;  ///< of a long recording that the network takes at a time
     std::int64_t block_frames = 8192;  ///< and of its posterior, or K where that is more
   };
-  /// Whether decode_long() can do what is asked: no encoder that needs all frames at once, and one
-  /// segmentation, the likeliest.
+  /// Whether decode_long() can serve the request: no encoder that needs all frames at once, and
+  /// one segmentation, the most probable.
   bool can_decode_long(const Options& options) const;
   /// A recording of any length. Of its frames only some pieces are held at a time; the network's
   /// scores go to a file without a name in `scratch`, or are held where that is empty. The result
@@ -137,7 +137,7 @@ class Decoder {
                              std::int64_t batch_frames = kBatchFrames);
   /// Sum over sequences of -log p(gold).
   double loss(const std::vector<Sequence>& sequences, std::int64_t batch_frames = kBatchFrames);
-  /// What that of some batches is made of.
+  /// The addends for some batches.
   std::vector<BatchLosses> loss_share(const std::vector<Sequence>& sequences, BatchShare share,
                                       std::int64_t batch_frames = kBatchFrames);
   /// The number of the batch that the last call worked on last.

@@ -1,5 +1,5 @@
 #pragma once
-// What the decoder works with, for batches and for long recordings.
+// The state of the decoder, for batches and for long recordings.
 
 #include <functional>
 #include <memory>

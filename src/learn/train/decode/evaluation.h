@@ -60,7 +60,7 @@ std::string limit_text(const TrainedModel& model, const Evaluation& evaluation);
 /// Labels that are no segments of interest.
 std::vector<std::string> background_of(const TrainConfig& config);
 MetricsConfig metrics_config(const TrainConfig& config);
-/// What was decoded from each of the set.
+/// Measures what was decoded from each recording of the set.
 Evaluation measure(const TrainedModel& model, const LabelledSet& set, std::vector<Decoded> decoded);
 /// With a group all ranks call it and decode a part each; only the first has a result.
 Evaluation evaluate_model(const TrainedModel& model, const LabelledSet& set, const Context& context,

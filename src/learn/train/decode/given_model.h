@@ -8,9 +8,9 @@
 
 namespace segfuse::learn {
 
-/// As Model::of().
+/// Like Model::of().
 TrainedModel model_of(const ModelParts& parts);
-/// As Model::save().
+/// Like Model::save().
 void save_model(const TrainedModel& model, const std::filesystem::path& path, bool overwrite);
 
 }  // namespace segfuse::learn

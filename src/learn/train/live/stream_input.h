@@ -14,7 +14,7 @@ namespace segfuse::learn {
 
 enum class SampleEncoding : std::uint8_t { kS16, kF32 };
 
-/// What the samples of a stream are; 0 where it is not known.
+/// The format of the samples of a stream; 0 where a value is not known.
 struct StreamFormat {
   std::optional<SampleEncoding> encoding;
   int sample_rate = 0;

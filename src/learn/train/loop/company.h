@@ -31,7 +31,7 @@ void together(comm::Group* group, const std::function<void()>& work);
 /// failure, which is said once, and the others wait for it to end them. Null: one rank.
 void agree(comm::Group* group, const std::function<void()>& work);
 
-/// What a launcher started together.
+/// This process among the ranks that a launcher started together.
 struct RankContext {
   comm::Group* group = nullptr;  ///< null: this process alone
   RankWatch* watch = nullptr;    ///< null: nobody hears what this process does

@@ -60,10 +60,10 @@ class TrainingRanks {
   void choose_exchange(const std::string& comm, engine::Accelerator* accelerator,
                        const comm::NcclApi* nccl = nullptr);
 
-  /// What each rank says, by rank.
+  /// The values of all ranks, by rank.
   std::vector<std::string> gather(std::string_view own);
 
-  /// What a rank knows of a step before the update.
+  /// The data of one rank on a step before the update.
   struct Report {
     std::vector<float> losses;  ///< of shards, in their order
     bool stop = false;          ///< whether the process is to end
@@ -80,7 +80,7 @@ class TrainingRanks {
   /// After the last sum of all ranks.
   void finish();
 
-  /// What the leading rank has, on all.
+  /// The leading rank's value, on all ranks.
   std::string from_leader(std::string text);
   /// The first text that is not empty, by rank.
   std::string first_of(std::string_view own);

@@ -22,7 +22,7 @@ namespace segfuse::learn {
 
 class TrainingRanks;
 
-/// What steps change.
+/// The state that steps change.
 struct FlatState {
   optim::FlatTensors parameters;
   optim::FlatTensors first_moment;

@@ -13,7 +13,7 @@
 
 namespace segfuse::learn {
 
-/// What one system did, by the ids of the recordings.
+/// The results of one system, by the ids of the recordings.
 struct MeasuredSystem {
   std::string name;
   std::map<std::string, MetricCounts> by_recording;

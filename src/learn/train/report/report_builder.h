@@ -10,7 +10,7 @@
 
 namespace segfuse::learn {
 
-/// What a run was made of, so that its figures can be had again.
+/// The inputs and settings of a run, so that its figures can be reproduced.
 struct RunFacts {
   std::string command_line;  ///< empty: not known
   std::string device;        ///< "CPU", or the GPU's name
@@ -22,7 +22,7 @@ struct RunFacts {
 };
 RunFacts facts_of(const Corpus& corpus, const Context& context, const std::string& command_line,
                   double seconds);
-/// Of an evaluation on one set.
+/// The facts of an evaluation on one set.
 RunFacts facts_of(const LabelledSet& set, const std::string& name, const Context& context,
                   const std::string& command_line);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the runs of a study say together: study.json and study.html.
+// The summary of a study: study.json and study.html.
 
 #include <string>
 #include <vector>

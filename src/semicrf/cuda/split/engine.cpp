@@ -15,7 +15,7 @@ struct SplitCudaEngine::State {
 
   CudaEngine::State& of(std::size_t device) { return *engines[device].state_; }
   SplitPlan plan(const RowShape& row);
-  /// What is said of a row depends on the kind of device.
+  /// The results for a row depend on the kind of device.
   void check_kind() {
     for (const CudaEngine& engine : engines)
       if (engine.state_->gpu->device_name() != of(0).gpu->device_name())

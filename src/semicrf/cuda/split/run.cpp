@@ -199,7 +199,7 @@ void frames_of(std::vector<Member>& members) {
   }
 }
 
-/// The first member writes what is said of the row's begin, the last one of its end.
+/// The first member writes the results for the row's beginning, the last one those for its end.
 template <class T>
 void ends_of(std::vector<Member>& members, T* final) {
   Member& last = members.back();

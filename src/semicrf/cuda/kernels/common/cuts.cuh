@@ -1,6 +1,6 @@
 #pragma once
 // How a row is cut, for work in parallel over time. Everything here follows from the row's own
-// length and the sizes of the model: what is said of a row does not depend on the rows beside it,
+// length and the sizes of the model: the results for a row do not depend on the rows beside it,
 // on the frames they are padded to, or on the device. The host launches for the longest row that
 // may come (plan.cpp); blocks that a row has no part for leave.
 

@@ -136,7 +136,7 @@ KERNEL load_shared(const __grid_constant__ ScopeCall call) {
   }
 }
 
-/// A count of a row: what is wanted of the first model, or the second less the first.
+/// A count of a row: that of the first model, or the second minus the first.
 DEVICE double amount(const ScopeCall& call, double* RowCounts::* counts, long long i) {
   const double first = (call.counts[0].*counts)[i];
   return call.models == 1 ? first : (call.counts[1].*counts)[i] - first;

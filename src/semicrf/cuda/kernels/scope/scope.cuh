@@ -111,7 +111,7 @@ struct LogSum {
   DEVICE_MEMBER double value() const { return most == minus_infinity() ? most : most + log(sum); }
 };
 
-/// The largest, in the place of a sum.
+/// The largest, instead of a sum.
 struct Largest {
   double most = minus_infinity();
   DEVICE_MEMBER void add(double x) { most = fmax(most, x); }
