@@ -69,9 +69,7 @@ def main(folder, *options):
         (member,) = (name for name in archive.namelist() if name.startswith("pkg-"))
         archive.extract(member, folder)
     (folder / "prefix").mkdir()
-    subprocess.run(
-        ["tar", "--zstd", "-xf", folder / member, "-C", folder / "prefix"], check=True
-    )
+    subprocess.run(["tar", "--zstd", "-xf", folder / member, "-C", folder / "prefix"], check=True)
 
 
 main(*sys.argv[1:])
