@@ -4,6 +4,7 @@ JOBS ?= $(shell nproc)
 SANITIZE ?= address
 SUITE ?=
 COMPARE ?=
+KIND ?=
 
 ifeq ($(SANITIZE),thread)
 SANITIZER_PRESET := tsan
@@ -77,10 +78,10 @@ docs: ## the documentation as a site, in build-docs/
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -f packaging/site/mkdocs.yml
 	@echo "docs: build-docs/index.html; with search: python3 -m http.server --directory build-docs"
 
-packages: ## Python wheels in build-wheels/dist, tried in a bare environment of every Python here
-	@tools/setup build python
-	@JOBS=$(JOBS) tools/wheels
-	@tools/test_wheels
+packages: ## wheels, archive, Debian, Conan, vcpkg, conda, container: each tried out (KIND=name for one)
+	@tools/setup build debian packages python
+	@if [[ -z "$(KIND)" ]]; then JOBS=$(JOBS) tools/wheels && tools/test_wheels; fi
+	@JOBS=$(JOBS) tools/test_packages $(KIND)
 
 debian: ## Debian source and binary packages in build-debian, built from the last commit and tried
 	@tools/setup build debian

@@ -1,20 +1,15 @@
-# Audio files, Fourier transforms, label files. kissfft's own CMake file is refused by CMake 4, so it is found by hand.
+# Audio files and label files.
 find_path(SEGFUSE_SNDFILE_INCLUDE sndfile.h)
 find_library(SEGFUSE_SNDFILE_LIBRARY sndfile)
-find_path(SEGFUSE_KISSFFT_INCLUDE kiss_fftr.h PATH_SUFFIXES kissfft)
-find_library(SEGFUSE_KISSFFT_LIBRARY kissfft-float)
 find_path(SEGFUSE_SOXR_INCLUDE soxr.h)
 find_library(SEGFUSE_SOXR_LIBRARY soxr)
-foreach(part SOXR_INCLUDE SOXR_LIBRARY SNDFILE_INCLUDE SNDFILE_LIBRARY KISSFFT_INCLUDE KISSFFT_LIBRARY)
+foreach(part SOXR_INCLUDE SOXR_LIBRARY SNDFILE_INCLUDE SNDFILE_LIBRARY)
   if(NOT SEGFUSE_${part})
-    message(FATAL_ERROR "libsndfile, libsoxr and kissfft are needed: install libsndfile1-dev, libsoxr-dev and libkissfft-dev "
-                        "(`make` does)")
+    message(FATAL_ERROR "libsndfile and libsoxr are needed: install libsndfile1-dev and libsoxr-dev (`make` does)")
   endif()
 endforeach()
 find_package(pugixml REQUIRED)
 find_package(ZLIB REQUIRED)
 add_library(segfuse_audio INTERFACE)
-target_include_directories(segfuse_audio SYSTEM INTERFACE ${SEGFUSE_SNDFILE_INCLUDE} ${SEGFUSE_SOXR_INCLUDE} ${SEGFUSE_KISSFFT_INCLUDE})
-target_compile_definitions(segfuse_audio INTERFACE kiss_fft_scalar=float KISS_FFT_SHARED)
-target_link_libraries(segfuse_audio INTERFACE ${SEGFUSE_SNDFILE_LIBRARY} ${SEGFUSE_SOXR_LIBRARY} ${SEGFUSE_KISSFFT_LIBRARY}
-                                              pugixml::pugixml ZLIB::ZLIB)
+target_include_directories(segfuse_audio SYSTEM INTERFACE ${SEGFUSE_SNDFILE_INCLUDE} ${SEGFUSE_SOXR_INCLUDE})
+target_link_libraries(segfuse_audio INTERFACE ${SEGFUSE_SNDFILE_LIBRARY} ${SEGFUSE_SOXR_LIBRARY} pugixml::pugixml ZLIB::ZLIB)

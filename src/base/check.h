@@ -5,11 +5,12 @@
 
 #include "segfuse/error.h"
 
-/// Throws InternalError when `condition` is false. The condition must have no effects.
-#define SEGFUSE_CHECK(condition, ...)                                                       \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]]                                                          \
-      throw ::segfuse::InternalError(::fmt::format("{}:{}: {} does not hold: {}", __FILE__, \
-                                                   __LINE__, #condition,                    \
-                                                   ::fmt::format(__VA_ARGS__)));            \
+/// Throws InternalError when `condition` is false. The condition must have no effects. The file is
+/// named without its folder, so that objects do not depend on where the tree lies.
+#define SEGFUSE_CHECK(condition, ...)                                                            \
+  do {                                                                                           \
+    if (!(condition)) [[unlikely]]                                                               \
+      throw ::segfuse::InternalError(::fmt::format("{}:{}: {} does not hold: {}", __FILE_NAME__, \
+                                                   __LINE__, #condition,                         \
+                                                   ::fmt::format(__VA_ARGS__)));                 \
   } while (false)

@@ -1,17 +1,16 @@
-# Matrix products through OpenBLAS where it is found, else through loops of our own. It is opened at run time: the Python
-# package's wheel needs no package of the distribution, and the command opens it in its own way (engine/exec/blas.cpp).
-find_package(OpenBLAS QUIET)
-find_library(SEGFUSE_OPENBLAS_LIBRARY NAMES ${OpenBLAS_LIBRARIES} openblas)
+# Matrix products are OpenBLAS's where it is found at run time, else loops of our own (engine/exec/blas.cpp). Python's package
+# opens it in another way than the command.
 if(SEGFUSE_PYTHON)
-  target_compile_definitions(segfuse_engine PRIVATE SEGFUSE_OPENBLAS=1 SEGFUSE_PYTHON_PACKAGE=1)
-elseif(SEGFUSE_OPENBLAS_LIBRARY)
-  target_compile_definitions(segfuse_engine PRIVATE SEGFUSE_OPENBLAS=1)
-  get_filename_component(folder ${SEGFUSE_OPENBLAS_LIBRARY} DIRECTORY)
-  if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)  # where the system's loader does not look
-    target_link_options(segfuse_engine INTERFACE -Wl,-rpath,${folder})
-  endif()
+  target_compile_definitions(segfuse_engine PRIVATE SEGFUSE_PYTHON_PACKAGE=1)
 else()
-  message(STATUS "OpenBLAS was not found: matrix products use built-in loops")
+  find_package(OpenBLAS QUIET)
+  find_library(SEGFUSE_OPENBLAS_LIBRARY NAMES ${OpenBLAS_LIBRARIES} openblas)
+  if(SEGFUSE_OPENBLAS_LIBRARY)
+    get_filename_component(folder ${SEGFUSE_OPENBLAS_LIBRARY} DIRECTORY)
+    if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)  # where the system's loader does not look
+      target_link_options(segfuse_engine INTERFACE -Wl,-rpath,${folder})
+    endif()
+  endif()
 endif()
 
 # The table of back ends: one row for each file of engine/backends.

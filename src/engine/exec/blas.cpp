@@ -19,7 +19,6 @@
 namespace segfuse::engine {
 namespace {
 
-#if SEGFUSE_OPENBLAS
 const std::string kLibraries[] = {"libopenblas.so.0", "libopenblas.so"};
 
 /// The environment that the library reads while it is loaded. The Python package leaves it alone:
@@ -116,9 +115,6 @@ Blas find() {
     return {};
   }
 }
-#else
-Blas find() { return {}; }
-#endif
 
 /// The buffers that the library has got, as permissions to run a product.
 class Buffers {

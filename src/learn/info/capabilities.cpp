@@ -45,7 +45,7 @@ std::vector<Capability> capabilities() {
       {"CPU", true, fmt::format("{} core{}", cores, cores == 1 ? "" : "s")},
       {"BLAS", engine::matmul_library() != "built-in loops", std::string(engine::matmul_library())},
       {"audio", true, sf_version_string()},
-      {"FFT", true, "KISS FFT, single precision"},
+      {"FFT", true, "built in, single precision"},
       jit_capability(),
       cuda_capability(),
       {"ranks", true, "TCP here and by torchrun; the launcher's MPI by mpirun or srun"},

@@ -1,0 +1,144 @@
+"""Version, libraries and files: what CMake says, every recipe under packaging/ says as well."""
+
+import ast
+import json
+import re
+import unittest
+
+import tool
+
+# What CMake looks for: the names of that library in Debian, vcpkg and conda. None: that recipe does without it.
+LIBRARIES = {
+    "CLI11": ("libcli11-dev", None, "cli11"),
+    "MPI": ("libopenmpi-dev", "mpi", None),
+    "OpenBLAS": (None, None, None),  # opened at run time
+    "SEGFUSE_CLANG_LIBRARY": ("libclang-19-dev", None, "clangdev"),
+    "SEGFUSE_LLVM_INCLUDE": ("llvm-19-dev", None, "llvmdev"),
+    "SEGFUSE_LLVM_LIBRARY": ("llvm-19-dev", None, "llvmdev"),
+    "SEGFUSE_OPENBLAS_LIBRARY": (None, None, None),
+    "SEGFUSE_SNDFILE_INCLUDE": ("libsndfile1-dev", "libsndfile", "libsndfile"),
+    "SEGFUSE_SNDFILE_LIBRARY": ("libsndfile1-dev", "libsndfile", "libsndfile"),
+    "SEGFUSE_SOXR_INCLUDE": ("libsoxr-dev", "soxr", "soxr"),
+    "SEGFUSE_SOXR_LIBRARY": ("libsoxr-dev", "soxr", "soxr"),
+    "SEGFUSE_TOMLPLUSPLUS_INCLUDE": ("libtomlplusplus-dev", "tomlplusplus", "tomlplusplus"),
+    "Threads": (None, None, None),
+    "ZLIB": ("zlib1g-dev", "zlib", "zlib"),
+    "fmt": ("libfmt-dev", "fmt", "fmt"),
+    "hwy": ("libhwy-dev", "highway", "libhwy"),
+    "nlohmann_json": ("nlohmann-json3-dev", "nlohmann-json", "nlohmann_json"),
+    "pugixml": ("libpugixml-dev", "pugixml", "pugixml"),
+}
+DEBIAN_TOOLS = {"debhelper-compat", "cmake", "ninja-build"}
+CONDA_TOOLS = {"cmake", "ninja"}
+CONDA_PYTHON = {"nanobind", "pip", "python", "scikit-build-core"}
+
+
+def text(path):
+    return (tool.SOURCE / path).read_text()
+
+
+def only(pattern, path):
+    found = re.findall(pattern, text(path), re.MULTILINE)
+    if len(found) != 1:
+        raise AssertionError(f"{path}: {len(found)} lines like '{pattern}', expected one")
+    return found[0]
+
+
+def version():
+    return only(r"^project\(segfuse VERSION (\S+)", "CMakeLists.txt")
+
+
+def port():
+    return json.loads(text("packaging/vcpkg/segfuse/vcpkg.json"))
+
+
+def requirements(output, section):
+    """What an output of conda's recipe needs, without versions and compilers."""
+    recipe = text("packaging/conda/recipe.yaml").split(f"name: {output}\n    build:")[1]
+    lines = recipe.split(f"\n      {section}:\n")[1].split("\n")
+    found = []
+    for line in lines:
+        if not line.startswith("        - "):
+            break
+        found.append(line.split("- ")[1].split(" ")[0])
+    return {name for name in found if name != "${{"}
+
+
+class VersionTest(unittest.TestCase):
+    def test_copies_of_the_version(self):
+        for found, where in (
+            (port()["version"], "vcpkg.json"),
+            (only(r'^  version: "(\S+)"', "packaging/conda/recipe.yaml"), "recipe.yaml"),
+            (only(r"^version: (\S+)", "CITATION.cff"), "CITATION.cff"),
+            (re.search(r"^## (\S+)", text("CHANGELOG.md"), re.MULTILINE).group(1), "CHANGELOG.md"),
+        ):
+            with self.subTest(file=where):
+                self.assertEqual(found, version())
+
+    def test_the_name_of_the_library_has_the_minor_version(self):
+        minor = ".".join(version().split(".")[:2])
+        names = [path.name for path in (tool.SOURCE / "packaging/debian").glob("libsegfuse[0-9]*")]
+        self.assertEqual(names, [f"libsegfuse{minor}.install"])
+        self.assertIn(f"Package: libsegfuse{minor}\n", text("packaging/debian/control"))
+        self.assertIn(f"libsegfuse{minor}_", text("packaging/container/Containerfile"))
+
+    def test_the_changelog_has_a_heading_and_a_date_for_each_version(self):
+        for heading in re.findall(r"^## (.*)", text("CHANGELOG.md"), re.MULTILINE):
+            self.assertRegex(heading, r"^\d+\.\d+\.\d+ \((unreleased|\d{4}-\d\d-\d\d)\)$")
+
+
+class LibrariesTest(unittest.TestCase):
+    def test_what_cmake_looks_for_is_known_here(self):
+        found = set()
+        files = [tool.SOURCE / "CMakeLists.txt", *(tool.SOURCE / "cmake").glob("*.cmake")]
+        for folder in ("src", "cli"):
+            for name in ("*.cmake", "CMakeLists.txt"):
+                files += (tool.SOURCE / folder).rglob(name)
+        for path in files:
+            found.update(re.findall(r"find_(?:package|library|path)\((\w+)", path.read_text()))
+        self.assertEqual(found, set(LIBRARIES))
+
+    def test_debian(self):
+        control = text("packaging/debian/control").split("Build-Depends:\n")[1].split("\nStandards")[0]
+        named = set(re.findall(r"^ ([a-z0-9.+-]+)", control, re.MULTILINE))
+        self.assertEqual(named - DEBIAN_TOOLS, {debian for debian, _, _ in LIBRARIES.values()} - {None})
+        for name in named - {"debhelper-compat"}:
+            self.assertRegex(text("tools/setup"), rf"[ \n]{re.escape(name)}:")
+
+    def test_vcpkg(self):
+        named = {name for name in port()["dependencies"] if isinstance(name, str)}
+        named.update(port()["features"]["mpi"]["dependencies"])
+        self.assertEqual(named, {vcpkg for _, vcpkg, _ in LIBRARIES.values()} - {None})
+        self.assertEqual(set(port()["features"]), {"jit", "mpi"})
+
+    def test_conda(self):
+        wanted = {conda for _, _, conda in LIBRARIES.values()} - {None}
+        self.assertEqual(requirements("libsegfuse", "host"), wanted)
+        self.assertEqual(requirements("segfuse", "host"), wanted | CONDA_PYTHON)
+        for output in ("libsegfuse", "segfuse"):
+            self.assertEqual(requirements(output, "build"), CONDA_TOOLS)
+        project = text("pyproject.toml")
+        for name in ("nanobind", "scikit-build-core"):
+            pinned = re.search(rf'"{name}==(\S+)"', project).group(1)
+            self.assertIn(f"- {name} =={pinned}\n", text("packaging/conda/recipe.yaml"))
+
+
+class FilesTest(unittest.TestCase):
+    def test_every_recipe_builds_from_the_same_parts(self):
+        recipe = ast.parse(text("packaging/conan/conanfile.py"))
+        (sources,) = (
+            ast.literal_eval(node.value)
+            for node in recipe.body
+            if isinstance(node, ast.Assign) and node.targets[0].id == "SOURCES"
+        )
+        conan = {name.removesuffix("/*") for name in sources}
+        copied = re.findall(r"^COPY (\w\S*) \S+$", text("packaging/container/Containerfile"), re.MULTILINE)
+        self.assertEqual(set(copied) - {"packaging/debian"}, conan)
+        parts = only(r"^foreach\(part (.*)\)$", "packaging/vcpkg/segfuse/portfile.cmake").split()
+        self.assertEqual(set(parts), conan - {"cli"})
+        for name in conan:
+            self.assertTrue((tool.SOURCE / name).exists(), name)
+
+
+if __name__ == "__main__":
+    unittest.main()
