@@ -53,7 +53,9 @@ def program_numbers(found: dict[str, np.ndarray], dtype: type) -> None:
     found[f"{name} softmax"] = segfuse.compile(lambda a: sf.softmax(a, axis=-1))(x)
     found[f"{name} product"] = segfuse.compile(lambda a, b: a @ b)(x, y)
     found[f"{name} sum"] = segfuse.compile(lambda a: (a * a + 1).sum(axis=0))(x)
-    found[f"{name} gradient"] = segfuse.grad(lambda a: (sf.tanh(a @ y) * sf.exp(-a).mean()).sum())(x)
+    found[f"{name} gradient"] = segfuse.grad(lambda a: (sf.tanh(a @ y) * sf.exp(-a).mean()).sum())(
+        x
+    )
 
 
 def compare(found: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:

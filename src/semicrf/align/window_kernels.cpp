@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/simd_targets.h"
+#include "base/code/simd_targets.h"
 #include "semicrf/model/problem.h"
 
 // Vectors of two doubles gain nothing over SSE4's.

@@ -1,6 +1,6 @@
 #include "semicrf/exact/lattice_kernels.h"
 
-#include "base/simd_targets.h"
+#include "base/code/simd_targets.h"
 #include "semicrf/model/problem.h"
 
 // Vectors of two doubles gain nothing over SSE4's.

@@ -3,7 +3,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "base/simd_targets.h"
+#include "base/code/simd_targets.h"
 #include "semicrf/model/aligned_doubles.h"
 
 // Vectors of two doubles gain nothing over SSE4's.

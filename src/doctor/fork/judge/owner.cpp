@@ -292,7 +292,7 @@ bool Owners::is_guarded(const Mapping& mapping) const {
 
 std::optional<Owner> Owners::in_python(std::uint64_t begin, std::uint64_t end) const {
   constexpr int kMaxPools = 4096;
-  constexpr std::uint64_t kLeast = 4096;  // bytes of a pool, where one begins
+  constexpr std::uint64_t kMinPool = 4096;  // bytes of a pool, where one begins
   Owner owner{.kind = OwnerKind::kPythonPool};
   std::uint64_t live = 0;
   std::uint64_t pools = 0;
@@ -300,7 +300,7 @@ std::optional<Owner> Owners::in_python(std::uint64_t begin, std::uint64_t end) c
   std::uint64_t at = begin;
   for (int i = 0; i < kMaxPools && at < end; ++i) {
     const std::optional<PythonPool> pool = python_pool_of(*memory_, at);
-    at = pool ? pool->end() : (at | (kLeast - 1)) + 1;
+    at = pool ? pool->end() : (at | (kMinPool - 1)) + 1;
     if (!pool) continue;
     ++pools;
     block_bytes = pool->block_bytes;

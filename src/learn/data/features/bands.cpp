@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "base/check.h"
-#include "base/simd_targets.h"
+#include "base/code/simd_targets.h"
 
 // Vectors of four floats gain nothing over the baseline's.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | SEGFUSE_NO_SVE)

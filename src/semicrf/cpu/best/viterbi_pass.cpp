@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/simd_targets.h"
+#include "base/code/simd_targets.h"
 
 // Vectors of two doubles gain nothing over SSE4's.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | SEGFUSE_NO_SVE)

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/simd_targets.h"
+#include "base/code/simd_targets.h"
 #include "semicrf/cpu/flush_denormals.h"
 
 // Vectors of two doubles gain nothing over SSE4's.
