@@ -68,7 +68,7 @@ def compare(found: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
         off = float(np.abs(value.astype(np.float64) - there).max()) / scale
         print(f"{name}: same bits {100 * same:.1f} %, difference {off:.1e}")
         # Sums over all durations and frames: some hundred roundings.
-        most = 1e-5 if name.startswith("float32") else 1e-12
+        most = 1e-5 if value.dtype == np.float32 else 1e-12
         assert off <= (0 if name.endswith("segments") else most), f"{name}: {off} is no rounding"
 
 
