@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "base/code/simd_targets.h"
 #include "semicrf/model/problem.h"
 
 // Vectors of two doubles gain nothing over SSE4's.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | SEGFUSE_NO_SVE)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "semicrf/align/window_kernels.cpp"
 #include <hwy/foreach_target.h>

@@ -3,10 +3,11 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/code/simd_targets.h"
 #include "semicrf/model/aligned_doubles.h"
 
 // Vectors of two doubles gain nothing over SSE4's.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | SEGFUSE_NO_SVE)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "semicrf/model/tables.cpp"
 #include <hwy/foreach_target.h>

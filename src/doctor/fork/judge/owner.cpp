@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "doctor/fork/page.h"
 #include "doctor/fork/read/python_heap.h"
 #include "doctor/record.h"
 
@@ -11,9 +12,8 @@ namespace segfuse::doctor {
 
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
 /// fork() itself needs some stack below the place it is called from.
-constexpr std::uint64_t kBelowStackPointer = 2 * kPage;
+constexpr std::uint64_t kBelowStackPointer = 8192;
 
 bool is_driver(const Vma& vma) {
   return vma.device || vma.name.starts_with("anon_inode:") ||
@@ -292,6 +292,7 @@ bool Owners::is_guarded(const Mapping& mapping) const {
 
 std::optional<Owner> Owners::in_python(std::uint64_t begin, std::uint64_t end) const {
   constexpr int kMaxPools = 4096;
+  constexpr std::uint64_t kMinPool = 4096;  // bytes of a pool, where one begins
   Owner owner{.kind = OwnerKind::kPythonPool};
   std::uint64_t live = 0;
   std::uint64_t pools = 0;
@@ -299,7 +300,7 @@ std::optional<Owner> Owners::in_python(std::uint64_t begin, std::uint64_t end) c
   std::uint64_t at = begin;
   for (int i = 0; i < kMaxPools && at < end; ++i) {
     const std::optional<PythonPool> pool = python_pool_of(*memory_, at);
-    at = pool ? pool->end() : (at | (kPage - 1)) + 1;
+    at = pool ? pool->end() : (at | (kMinPool - 1)) + 1;
     if (!pool) continue;
     ++pools;
     block_bytes = pool->block_bytes;

@@ -137,7 +137,7 @@ std::vector<Vma> parse_smaps(std::string_view text) {
     vmas.push_back(std::move(vma));
   }
   for (Vma& vma : vmas)
-    if (vma.page < 4096 || (vma.page & (vma.page - 1)) != 0) vma.page = 4096;
+    if (vma.page < kPage || (vma.page & (vma.page - 1)) != 0) vma.page = kPage;
   return vmas;
 }
 

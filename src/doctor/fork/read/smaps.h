@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "doctor/fork/page.h"
+
 namespace segfuse::doctor {
 
 /// One mapping, as the kernel keeps it. Bytes throughout.
@@ -20,7 +22,7 @@ struct Vma {
   bool writable = false;
   bool shared = false;
 
-  std::uint64_t page = 4096;
+  std::uint64_t page = kPage;
   std::uint64_t resident = 0;
   std::uint64_t anonymous = 0;
   std::uint64_t transparent_huge = 0;

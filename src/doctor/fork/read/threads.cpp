@@ -17,7 +17,7 @@ namespace segfuse::doctor {
 namespace {
 
 /// Words that are looked at, at the upper end of a mapping and below a thread's descriptor.
-constexpr std::uint64_t kSearched = 4 * kPage;
+constexpr std::uint64_t kSearched = 16384;
 /// Above a stack pointer: frames of a thread, and all that touches its stack.
 constexpr std::uint64_t kMaxAbovePointer = std::uint64_t{64} << 20;
 // Of glibc's struct pthread on x86-64.

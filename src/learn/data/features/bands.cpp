@@ -5,9 +5,10 @@
 #include <numbers>
 
 #include "base/check.h"
+#include "base/code/simd_targets.h"
 
 // Vectors of four floats gain nothing over the baseline's.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | SEGFUSE_NO_SVE)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "learn/data/features/bands.cpp"
 #include <hwy/foreach_target.h>

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "base/code/simd_targets.h"
+
 // Vectors of two doubles gain nothing over SSE4's.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | SEGFUSE_NO_SVE)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "semicrf/cpu/best/viterbi_pass.cpp"
 #include <hwy/foreach_target.h>

@@ -6,10 +6,11 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/code/simd_targets.h"
 #include "semicrf/cpu/flush_denormals.h"
 
 // Vectors of two doubles gain nothing over SSE4's.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | SEGFUSE_NO_SVE)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "semicrf/cpu/sum/factored.cpp"
 #include <hwy/foreach_target.h>
