@@ -43,8 +43,10 @@ def main() -> None:
             code = subprocess.run(shell, stdin=subprocess.DEVNULL, check=False).returncode
             if code != 0:
                 sys.exit(f"{page}:{block.line}: exit code {code}\n{block.code}")
-    print(f"page {page.name}: {done['sh']} blocks of shell and {done['python']} of Python ran, "
-          f"{left_out} left out")
+    print(
+        f"page {page.name}: {done['sh']} blocks of shell and {done['python']} of Python ran, "
+        f"{left_out} left out"
+    )
     if not any(done.values()):
         sys.exit(f"{page}: none of its code was run")
 

@@ -1,5 +1,5 @@
-# Packages of Debian and its like, as source or built, for third_party, llvm and bare_root, which set
-# `sources` (the folder) and `fail`. apt verifies what it fetches.
+# Packages of Debian and its like, source and built, for third_party, old_llvm and bare_root. They
+# set `sources` (the folder) and `fail`. apt verifies what it fetches.
 
 # The repositories of this machine's distribution as "URI suite component".
 repositories() {
