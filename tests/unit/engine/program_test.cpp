@@ -72,6 +72,13 @@ TEST(Program, EmitsItsKernels) {
   EXPECT_NE(program.emit("plan", {.sizes = {{"B", 1}, {"T", 1}}}), "");
 }
 
+TEST(Program, ANegativeNumberOfThreadsIsRefused) {
+  const Program program = Program::from_text(
+      "fusion {\n  symbols N\n  %0 = input \"x\" : f32[N]\n  output %0\n}\n");
+  const std::vector<Tensor> inputs{Tensor::zeros(DType::kF32, {2})};
+  EXPECT_THROW(program.run(inputs, {.threads = -1}), UsageError);
+}
+
 TEST(Program, OutputsAreNobodyElsesMemory) {
   const Program program = Program::from_text(
       "fusion \"in place\" {\n  symbols N\n  %0 = input \"x\" : f32[N]\n  %1 = exp(%0)\n"
