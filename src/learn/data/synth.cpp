@@ -293,7 +293,7 @@ void refuse_others(const fs::path& folder, std::int64_t recordings) {
     const fs::path& path = entry->path();
     if (is_audio_file(path) && !ours.contains(path.filename().string()))
       throw UsageError(
-          fmt::format("{} is no recording of this corpus, but trainings would read it as one; "
+          fmt::format("{} is not a recording of this corpus, but trainings would read it as one; "
                       "remove it, or name another directory",
                       path.string()));
   }

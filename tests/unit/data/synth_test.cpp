@@ -182,7 +182,7 @@ TEST(Synth, RecordingsOfALargerCorpusDoNotStay) {
       write_synthetic_corpus(config, directory.path(), overwrite);
       FAIL() << "r00001 of the corpus before is still there";
     } catch (const UsageError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("train/r00001.wav is no recording of this"));
+      EXPECT_THAT(error.what(), testing::HasSubstr("train/r00001.wav is not a recording of this"));
     }
   }
   config.train = 3;

@@ -73,8 +73,8 @@ TEST(Program, EmitsItsKernels) {
 }
 
 TEST(Program, ANegativeNumberOfThreadsIsRefused) {
-  const Program program = Program::from_text(
-      "fusion {\n  symbols N\n  %0 = input \"x\" : f32[N]\n  output %0\n}\n");
+  const Program program =
+      Program::from_text("fusion {\n  symbols N\n  %0 = input \"x\" : f32[N]\n  output %0\n}\n");
   const std::vector<Tensor> inputs{Tensor::zeros(DType::kF32, {2})};
   EXPECT_THROW(program.run(inputs, {.threads = -1}), UsageError);
 }
