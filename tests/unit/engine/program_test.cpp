@@ -101,6 +101,20 @@ TEST(Program, RunsOnEveryBackend) {
   EXPECT_THROW(program.run(inputs, {.backend = "gpu"}), UsageError);
 }
 
+TEST(Program, NothingHasNoArgmaxOnAnyBackend) {
+  const Program program = Program::from_text(
+      "fusion {\n  symbols B, N\n  %0 = input \"x\" : f32[B, N]\n"
+      "  %1 = exp(%0)\n  %2 = argmax(%1) {axes=[1]}\n  output %2\n}\n");
+  for (const char* backend : {"compiled", "loops", "reference"}) {
+    const std::vector<Tensor> rows{Tensor::zeros(DType::kF32, {2, 0})};
+    EXPECT_THROW(program.run(rows, {.backend = backend}), UsageError) << backend;
+    const std::vector<Tensor> none{Tensor::zeros(DType::kF32, {0, 0})};
+    EXPECT_EQ(program.run(none, {.backend = backend})[0].size(), 0) << backend;
+    const std::vector<Tensor> some{Tensor::zeros(DType::kF32, {2, 3})};
+    EXPECT_EQ(program.run(some, {.backend = backend})[0].at(1), 0) << backend;
+  }
+}
+
 TEST(Program, KeepsWhatItMadeWhenOptionsAlternate) {
   const Program program = Program::from_text(sample());
   const std::vector inputs{row({0, 1}, DType::kF32)};
