@@ -99,7 +99,11 @@ Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<std::byte> storage)
       storage_(std::move(storage)) {}
 
 Tensor Tensor::borrow(DType dtype, Shape shape, std::shared_ptr<std::byte> memory) {
-  return {dtype, std::move(shape), std::move(memory)};
+  Tensor tensor(dtype, std::move(shape), std::move(memory));
+  if (!tensor.storage_ && tensor.size_ > 0)
+    throw UsageError(fmt::format("a tensor of shape {} borrows no memory (a null pointer)",
+                                 to_string(tensor.shape_)));
+  return tensor;
 }
 
 Tensor Tensor::on_device(DType dtype, Shape shape, std::shared_ptr<DeviceMemory> memory) {

@@ -149,6 +149,9 @@ Program::State::Prepared& Program::State::prepared(const RunOptions& options) {
 std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOptions& how) const {
   const Options& defaults = how.context.options();
   RunOptions wanted = how;
+  if (wanted.threads < 0)
+    throw UsageError(fmt::format("a run on {} threads; expected at least 1, or 0 for the context's",
+                                 wanted.threads));
   if (wanted.threads == 0) wanted.threads = static_cast<int>(defaults.get(options::kThreads));
   if (wanted.backend.empty()) wanted.backend = defaults.get(options::kBackend);
   if (wanted.device.empty()) wanted.device = defaults.get(options::kDevice);

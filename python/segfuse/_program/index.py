@@ -16,9 +16,10 @@ from .value import Value, functions
 
 def index(x: Value, key: Any) -> Value:
     """NumPy's indexing with integers, slices, None, Ellipsis and arrays of integers."""
-    keys = _full_keys(x, key if isinstance(key, tuple) else (key,))
+    given = key if isinstance(key, tuple) else (key,)
+    keys = _full_keys(x, given)
     if sum(not _spans(k) and not _is_whole(k) for k in keys) > 1:
-        return _by_arrays(x, keys)
+        return _by_arrays(x, keys, _are_apart(given))
     axis = 0
     for item in keys:
         if item is None:
@@ -56,9 +57,9 @@ def _indices(x: Value, item: Any) -> Value:
     return indices
 
 
-def _by_arrays(x: Value, keys: list[Any]) -> Value:
+def _by_arrays(x: Value, keys: list[Any], apart: bool) -> Value:
     """Several arrays of indices, which broadcast. Integers among them count as such. Their axes are
-    where the first one was, or come first if a slice or None stands between them."""
+    where the first one was, or come first if the key has them apart."""
     arrays: list[Value] = []
     axes: list[int] = []
     for axis, item in enumerate(keys):
@@ -72,8 +73,7 @@ def _by_arrays(x: Value, keys: list[Any]) -> Value:
                 item = as_value(x._fusion, _within(x, axis, item), "int64")
             arrays.append(item if whole else functions["astype"](_indices(x, item), "int64"))
             axes.append(axis)
-    side_by_side = axes[-1] - axes[0] == len(axes) - 1
-    first = axes[0] if side_by_side else 0
+    first = 0 if apart else axes[0]
     others = [a for a in range(x.ndim) if a not in axes]
     before, after = others[:first], others[first:]
     x = make("permute", [x], [*before, *axes, *after])
@@ -108,6 +108,12 @@ def _is_whole(item: Any) -> bool:
     return isinstance(item, (int, np.integer, Size)) and not isinstance(item, bool)
 
 
+def _are_apart(keys: tuple[Any, ...]) -> bool:
+    """Whether a slice, None or an Ellipsis, even one of no axes, stands between two indices."""
+    picks = [i for i, key in enumerate(keys) if not _spans(key)]
+    return picks[-1] - picks[0] >= len(picks)
+
+
 def _full_keys(x: Value, keys: tuple[Any, ...]) -> list[Any]:
     """The keys with Ellipsis written out."""
     places = [i for i, key in enumerate(keys) if key is Ellipsis]
@@ -120,7 +126,7 @@ def _full_keys(x: Value, keys: tuple[Any, ...]) -> list[Any]:
             raise UsageError(
                 f"indexing: found {keys[i]!r}, expected integers, slices, None or Ellipsis"
             )
-    if len(arrays) == 1 and picks[-1] - picks[0] >= len(picks):  # NumPy moves axes then
+    if len(arrays) == 1 and _are_apart(keys):  # NumPy moves axes then
         raise UsageError(
             "indexing: found an integer apart from an array of indices, expected them side by "
             "side; index twice"

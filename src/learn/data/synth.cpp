@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <set>
 
 #include "base/json/json.h"
 #include "base/os/file.h"
@@ -280,6 +281,26 @@ std::vector<FrameSegment> sample_segmentation(const SynthConfig& config, std::in
   return out;
 }
 
+namespace {
+
+/// Recordings of an earlier corpus that would stay would be trained on with those of this one.
+void refuse_others(const fs::path& folder, std::int64_t recordings) {
+  std::set<std::string> ours;
+  for (std::int64_t i = 0; i < recordings; ++i) ours.insert(fmt::format("r{:05}.wav", i));
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const fs::path& path = entry->path();
+    if (is_audio_file(path) && !ours.contains(path.filename().string()))
+      throw UsageError(
+          fmt::format("{} is not a recording of this corpus, but trainings would read it as one; "
+                      "remove it, or name another directory",
+                      path.string()));
+  }
+}
+
+}  // namespace
+
 void write_synthetic_corpus(const SynthConfig& config, const fs::path& directory, bool overwrite) {
   check_synth(config);
   const auto stem_of = [&](std::int64_t i) {
@@ -294,6 +315,8 @@ void write_synthetic_corpus(const SynthConfig& config, const fs::path& directory
       outputs.announce(stem_of(i) + extension, "the corpus");
   outputs.announce(directory / "truth.json", "the corpus");
   outputs.check();
+  refuse_others(directory / "train", config.train);
+  refuse_others(directory / "test", config.test);
   for (const char* split : {"train", "test"}) make_directories(directory / split);
   const Alphabet alphabet(config.labels);
   const std::vector<Voice> voices = voices_of(config);

@@ -80,10 +80,21 @@ std::vector<std::int64_t> internal_boundaries(const std::vector<TimedLabel>& seg
   return out;
 }
 
-std::vector<TimedLabel> in_frames(std::vector<TimedLabel> segments, std::int64_t frame) {
+/// Nanoseconds, whole where they are but for rounding. 44100 frames a second are not, and a second
+/// of rounded ones would be 44100.7.
+double frame_of(const MetricsConfig& config) {
+  const double exact = config.frame_seconds * kNanoseconds;
+  const double whole = std::round(exact);
+  return std::abs(exact - whole) < 1e-5 ? whole : exact;
+}
+
+std::vector<TimedLabel> in_frames(std::vector<TimedLabel> segments, double frame) {
+  const auto nearest = [frame](std::int64_t time) {
+    return static_cast<std::int64_t>(std::floor(static_cast<double>(time) / frame + 0.5));
+  };
   for (TimedLabel& segment : segments) {
-    segment.start = (segment.start + frame / 2) / frame;
-    segment.end = (segment.end + frame / 2) / frame;
+    segment.start = nearest(segment.start);
+    segment.end = nearest(segment.end);
   }
   return segments;
 }
@@ -183,13 +194,17 @@ void Metrics::add(const Annotation& gold, const Annotation& predicted) {
 }
 
 void Metrics::add_frames(const Prepared& prepared) {
-  const std::int64_t frame = to_nanoseconds(config_.frame_seconds);
+  const double frame = frame_of(config_);
   std::size_t j = 0;
   const std::vector<TimedLabel>& predicted = prepared.predicted_folded;
   const std::int64_t start = prepared.gold.empty() ? 0 : prepared.gold[0].start;
-  std::int64_t middle = start + frame / 2;
+  std::int64_t t = 0;
+  const auto middle_of = [&](std::int64_t index) {
+    return start +
+           static_cast<std::int64_t>(std::floor((static_cast<double>(index) + 0.5) * frame));
+  };
   for (const TimedLabel& segment : prepared.gold_folded) {
-    for (; middle < segment.end; middle += frame) {
+    for (std::int64_t middle; (middle = middle_of(t)) < segment.end; ++t) {
       if (segment.label.empty()) continue;
       while (j < predicted.size() && predicted[j].end <= middle) ++j;
       ++counts_.frames;
@@ -198,7 +213,7 @@ void Metrics::add_frames(const Prepared& prepared) {
   }
   // Predicted frames behind the end of the gold are wrong.
   const std::int64_t end = predicted.empty() ? 0 : predicted.back().end;
-  for (; middle < end; middle += frame) ++counts_.frames;
+  for (; middle_of(t) < end; ++t) ++counts_.frames;
 }
 
 void Metrics::add_sequences(const Prepared& prepared) {
@@ -250,7 +265,7 @@ void Metrics::add_boundaries(const Prepared& prepared) {
 void Metrics::add_segments(const Prepared& prepared) {
   const std::vector<TimedLabel> gold = without_deleted(prepared.gold_folded);
   const std::vector<TimedLabel> predicted = without_deleted(prepared.predicted_folded);
-  const std::int64_t frame = to_nanoseconds(config_.frame_seconds);
+  const double frame = frame_of(config_);
   const std::vector<TimedLabel> gold_frames = in_frames(prepared.gold_folded, frame);
   const std::vector<TimedLabel> predicted_frames = in_frames(prepared.predicted_folded, frame);
   metrics::count_labels({prepared.gold_folded, prepared.predicted_folded},

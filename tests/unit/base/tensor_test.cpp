@@ -48,6 +48,11 @@ TEST(Tensor, BorrowedMemoryIsReadAndWrittenInPlace) {
   EXPECT_EQ(memory.use_count(), 2);
 }
 
+TEST(Tensor, NoMemoryIsBorrowedForNoElementsOnly) {
+  EXPECT_THROW(Tensor::borrow(DType::kF32, {3}, nullptr), UsageError);
+  EXPECT_EQ(Tensor::borrow(DType::kF32, {0, 3}, nullptr).size(), 0);
+}
+
 TEST(Tensor, HugeShapesAreRefusedNotOverflowed) {
   EXPECT_THROW(Tensor(DType::kF32, {std::int64_t{1} << 40, std::int64_t{1} << 40}), UsageError);
   EXPECT_THROW(Tensor(DType::kF32, {-1}), UsageError);

@@ -1,4 +1,5 @@
 #include <fmt/core.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -168,6 +169,26 @@ TEST(Synth, TheCorpusLoadsAndMatchesTheTruth) {
 }
 
 /// Mean log-mel distance between frames of two labels, away from edges.
+TEST(Synth, RecordingsOfALargerCorpusDoNotStay) {
+  const test::TemporaryDirectory directory;
+  SynthConfig config = random_synth_config(2, 1);
+  config.train = 2;
+  config.test = 1;
+  write_synthetic_corpus(config, directory.path());
+  write_synthetic_corpus(config, directory.path());
+  config.train = 1;
+  for (const bool overwrite : {false, true}) {
+    try {
+      write_synthetic_corpus(config, directory.path(), overwrite);
+      FAIL() << "r00001 of the corpus before is still there";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("train/r00001.wav is not a recording of this"));
+    }
+  }
+  config.train = 3;
+  write_synthetic_corpus(config, directory.path());
+}
+
 TEST(Synth, LabelsSoundDifferent) {
   const test::TemporaryDirectory directory;
   SynthConfig config = random_synth_config(3, 2);

@@ -72,6 +72,13 @@ TEST(Program, EmitsItsKernels) {
   EXPECT_NE(program.emit("plan", {.sizes = {{"B", 1}, {"T", 1}}}), "");
 }
 
+TEST(Program, ANegativeNumberOfThreadsIsRefused) {
+  const Program program =
+      Program::from_text("fusion {\n  symbols N\n  %0 = input \"x\" : f32[N]\n  output %0\n}\n");
+  const std::vector<Tensor> inputs{Tensor::zeros(DType::kF32, {2})};
+  EXPECT_THROW(program.run(inputs, {.threads = -1}), UsageError);
+}
+
 TEST(Program, OutputsAreNobodyElsesMemory) {
   const Program program = Program::from_text(
       "fusion \"in place\" {\n  symbols N\n  %0 = input \"x\" : f32[N]\n  %1 = exp(%0)\n"
@@ -92,6 +99,20 @@ TEST(Program, RunsOnEveryBackend) {
   for (const char* backend : {"compiled", "loops", "reference"})
     expect_values(program.run(inputs, {.backend = backend})[0], {2, 2 * std::exp(1.0)}, 1e-6);
   EXPECT_THROW(program.run(inputs, {.backend = "gpu"}), UsageError);
+}
+
+TEST(Program, NothingHasNoArgmaxOnAnyBackend) {
+  const Program program = Program::from_text(
+      "fusion {\n  symbols B, N\n  %0 = input \"x\" : f32[B, N]\n"
+      "  %1 = exp(%0)\n  %2 = argmax(%1) {axes=[1]}\n  output %2\n}\n");
+  for (const char* backend : {"compiled", "loops", "reference"}) {
+    const std::vector<Tensor> rows{Tensor::zeros(DType::kF32, {2, 0})};
+    EXPECT_THROW(program.run(rows, {.backend = backend}), UsageError) << backend;
+    const std::vector<Tensor> none{Tensor::zeros(DType::kF32, {0, 0})};
+    EXPECT_EQ(program.run(none, {.backend = backend})[0].size(), 0) << backend;
+    const std::vector<Tensor> some{Tensor::zeros(DType::kF32, {2, 3})};
+    EXPECT_EQ(program.run(some, {.backend = backend})[0].at(1), 0) << backend;
+  }
 }
 
 TEST(Program, KeepsWhatItMadeWhenOptionsAlternate) {

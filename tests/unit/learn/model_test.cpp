@@ -176,6 +176,22 @@ TEST_P(ModelTest, RefusesWhatIsNoRecording) {
               HasSubstr("k-best is -1; expected 0 to 1000"));
 }
 
+TEST_P(ModelTest, APieceOfNoChannelsOrRateIsRefusedAndLeavesTheStreamAsItWas) {
+  LiveDecoder decoder(Model::load(path_));
+  for (const auto& [channels, rate] : {std::pair{0, 16000}, {-1, 16000}, {1, 0}, {1, -5}}) {
+    Audio piece = noise(1);
+    piece.stacked = channels;
+    piece.sample_rate = rate;
+    EXPECT_THAT(message_of<UsageError>([&] { decoder.push(piece); }),
+                HasSubstr("expected at least one of each"));
+  }
+  Audio far = noise(1);
+  far.sample_rate = 1 << 30;
+  EXPECT_THROW(decoder.push(far), DataError);
+  EXPECT_NO_THROW(decoder.push(noise(1)));
+  EXPECT_FALSE(decoder.finish().empty());
+}
+
 TEST_P(ModelTest, AWeightThatOverflowsIsTheModelsFault) {
   learn::TrainedModel damaged = test::tiny_model(GetParam());
   for (Tensor& parameter : damaged.parameters)

@@ -320,6 +320,31 @@ TEST(Metrics, SyllablesMayRepeatWhereTheGapIsDeleted) {
   }
 }
 
+TEST(Metrics, FramesNeedNoWholeNumberOfNanoseconds) {
+  for (const int rate : {44100, 22050, 360}) {
+    MetricsConfig config;
+    config.frame_seconds = 1.0 / rate;
+    Annotation gold;
+    Annotation predicted;
+    const std::int64_t frames = std::int64_t{60} * rate;
+    for (std::int64_t i = 0; i < frames; i += 900) {
+      const auto edge = [&](std::int64_t frame, double share) {  // a fifth of a frame is none
+        const double off = frame == 0 || frame == frames ? 0 : share;
+        return (static_cast<double>(frame) + off) / rate;
+      };
+      const std::string label(1, static_cast<char>('a' + i / 900 % 3));
+      gold.segments.push_back({edge(i, 0.2), edge(i + 900, 0.2), label, 0});
+      predicted.segments.push_back({edge(i, 0), edge(i + 900, 0), label, 0});
+    }
+    Metrics metrics(config);
+    metrics.add(gold, predicted);
+    EXPECT_EQ(metrics.exact_segments().f1(), 1) << rate;
+    EXPECT_EQ(metrics.counts().chunks.f1(), 1) << rate;
+    EXPECT_EQ(metrics.frame_accuracy(), 1) << rate;
+    EXPECT_EQ(metrics.counts().frames, frames) << rate;
+  }
+}
+
 TEST(Metrics, JsonHasTheNamesThatOthersRead) {
   MetricsConfig config;
   config.tolerances = {0.02, 0.0125};

@@ -81,9 +81,11 @@ std::string name_in_labels(const Recording& recording) {
 }
 
 bool same_recording(std::string_view entry, std::string_view recording) {
-  const std::string_view a = file_name(entry);
-  const std::string_view b = file_name(recording);
-  return a == b || a == without_ending(b) || (without_ending(a) == without_ending(b));
+  // Readers of fields trim, too.
+  const std::string_view a = trim(file_name(entry));
+  const std::string_view b = trim(file_name(recording));
+  const std::string_view stem = trim(without_ending(b));
+  return a == b || a == stem || trim(without_ending(a)) == stem;
 }
 
 bool Recordings::wants(std::string_view recording) {
@@ -119,6 +121,21 @@ const std::string& plain_label(const LabelSegment& segment, std::string_view sep
         "label {} cannot stand in this label format; write a TextGrid or a CSV file instead",
         shown(segment.label)));
   return segment.label;
+}
+
+std::string plain_name(const LabelOutput& output, const char* unnamed,
+                       std::string_view separators) {
+  std::string name = std::filesystem::path(output.recording).stem().string();
+  if (name.empty()) return unnamed;
+  if (name.find_first_of(separators) != std::string::npos || trim(name) != name) refuse_name(name);
+  return name;
+}
+
+void refuse_name(std::string_view name) {
+  throw UsageError(
+      fmt::format("the recording's name {} cannot stand in this label format; rename the "
+                  "recording, or write a TextGrid or a CSV file instead",
+                  shown(name)));
 }
 
 }  // namespace segfuse::data

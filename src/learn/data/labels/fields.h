@@ -56,5 +56,9 @@ std::string name_in_labels(const Recording& recording);
 
 /// Formats whose fields end at one of `separators` cannot hold it inside a label: UsageError.
 const std::string& plain_label(const LabelSegment& segment, std::string_view separators);
+/// The same of what stands for the recording: its name without the folder and the ending, `unnamed`
+/// where it has none.
+std::string plain_name(const LabelOutput& output, const char* unnamed, std::string_view separators);
+[[noreturn]] void refuse_name(std::string_view name);
 
 }  // namespace segfuse::data

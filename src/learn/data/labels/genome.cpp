@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 
@@ -23,7 +24,8 @@ std::vector<std::string_view> fields_of(std::string_view line) {
 }
 
 bool is_comment(std::string_view line) {
-  return line.starts_with('#') || line.starts_with("track") || line.starts_with("browser");
+  const std::string_view first = line.substr(0, line.find_first_of(" \t\r"));
+  return line.starts_with('#') || first == "track" || first == "browser";
 }
 
 LabelSegment segment_of(double rate, std::int64_t start, std::int64_t end, std::string label,
@@ -46,10 +48,35 @@ RawSegments& tier_of(RawLabels& labels, Places& places, const std::string& name,
   return labels.tiers[place->second].raw;
 }
 
-/// What a sequence is called: the recording's name without the folder and an ending.
-std::string sequence_name(const LabelOutput& output) {
-  const std::string name = std::filesystem::path(output.recording).stem().string();
-  return name.empty() ? "sequence" : name;
+/// GFF3 has %XX for control characters and percent signs, in names of sequences also for blanks and
+/// for what would begin a line of another kind.
+std::string gff3_escaped(std::string_view text, bool sequence) {
+  std::string out;
+  for (const char c : text) {
+    const bool begins = out.empty() && (c == '>' || c == '#');
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < ' ' || c == '%' || (sequence && (c == ' ' || begins)))
+      out += fmt::format("%{:02X}", byte);
+    else
+      out += c;
+  }
+  return out;
+}
+
+/// A field with its %XX read.
+std::string gff3_text(std::string_view field) {
+  std::string out;
+  for (std::size_t i = 0; i < field.size(); ++i) {
+    const std::string_view digits = field.substr(std::min(i + 1, field.size()), 2);
+    unsigned byte = 0;
+    const auto [end, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
+    const bool escaped = field[i] == '%' && digits.size() == 2 && error == std::errc() &&
+                         end == digits.data() + 2 && byte != 0;
+    out += escaped ? static_cast<char>(byte) : field[i];
+    if (escaped) i += 2;
+  }
+  return out;
 }
 
 std::int64_t position(double seconds, double rate) { return std::llround(seconds * rate); }
@@ -101,8 +128,8 @@ RawLabels read_gff3(const LabelText& file) {
     if (start < 1)
       throw DataError(
           fmt::format("{}:{}: the start is {}; positions count from 1", file.name, number, start));
-    std::string label = label_in(fields[2], file.name, number);
-    if (!recordings.wants(trim(fields[0]))) return;
+    std::string label = gff3_text(label_in(fields[2], file.name, number));
+    if (!recordings.wants(gff3_text(trim(fields[0])))) return;
     RawSegments& tier = tier_of(out, places, label, file.name);
     tier.segments.push_back(segment_of(rate, start - 1, end, std::move(label), number));
   });
@@ -113,20 +140,24 @@ RawLabels read_gff3(const LabelText& file) {
 
 std::string write_bed(const Annotation& annotation, const LabelOutput& output) {
   const double rate = rate_of(output, "BED");
+  const std::string name = plain_name(output, "sequence", "\t\r\n");
+  if (is_comment(name)) refuse_name(name);
   std::string out;
   for (const LabelSegment& segment : annotation.segments)
-    out += fmt::format("{}\t{}\t{}\t{}\n", sequence_name(output), position(segment.start, rate),
+    out += fmt::format("{}\t{}\t{}\t{}\n", name, position(segment.start, rate),
                        position(segment.end, rate), plain_label(segment, "\t\r\n"));
   return out;
 }
 
 std::string write_gff3(const Annotation& annotation, const LabelOutput& output) {
   const double rate = rate_of(output, "GFF3");
+  const std::string name = std::filesystem::path(output.recording).stem().string();
+  const std::string sequence = name.empty() ? "sequence" : gff3_escaped(name, true);
   std::string out = "##gff-version 3\n";
   for (const LabelSegment& segment : annotation.segments)
-    out += fmt::format("{}\tsegfuse\t{}\t{}\t{}\t.\t.\t.\t.\n", sequence_name(output),
-                       plain_label(segment, "\t\r\n"), position(segment.start, rate) + 1,
-                       position(segment.end, rate));
+    out += fmt::format("{}\tsegfuse\t{}\t{}\t{}\t.\t.\t.\t.\n", sequence,
+                       gff3_escaped(plain_label(segment, "\t\r\n"), false),
+                       position(segment.start, rate) + 1, position(segment.end, rate));
   return out;
 }
 

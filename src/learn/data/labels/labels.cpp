@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/console/printable.h"
 #include "base/os/file.h"
+#include "learn/data/labels/fields.h"
 #include "learn/data/labels/parsers.h"
 #include "learn/data/text.h"
 #include "segfuse/error.h"
@@ -14,6 +16,13 @@ namespace {
 
 constexpr double kRounding = 1e-6;  // seconds
 constexpr double kLongest = 1e9;    // seconds; more is a broken file, and keeps sums exact
+
+bool is_utf8(std::string_view text) {
+  std::size_t length = 0;
+  for (std::size_t at = 0; at < text.size(); at += length)
+    if ((length = utf8_length(text, at)) == 0) return false;
+  return true;
+}
 
 /// Text is converted; a reader then gets views that live as long as `converted`.
 RawLabels read(const LabelFormatRow& row, std::string_view bytes, std::string_view name,
@@ -169,7 +178,10 @@ std::string format_labels(const Annotation& annotation, const LabelOutput& outpu
   if (row.write == nullptr)
     throw UsageError(fmt::format("the format {} can be read only; write {}", row.info.name,
                                  written_label_formats()));
-  return row.write(annotation, output);
+  std::string text = row.write(annotation, output);
+  const std::string& name = output.recording;
+  if (!row.binary && !data::is_utf8(name) && !data::is_utf8(text)) data::refuse_name(name);
+  return text;
 }
 
 void write_labels(const std::filesystem::path& path, const Annotation& annotation,

@@ -58,8 +58,8 @@ std::string write_audacity(const Annotation& annotation, const LabelOutput&) {
 }
 
 std::string write_ctm(const Annotation& annotation, const LabelOutput& output) {
-  std::string name = std::filesystem::path(file_name(output)).stem().string();
-  if (name.empty() || name.find_first_of(" \t") != std::string::npos) name = "recording";
+  const std::string name = plain_name(output, "recording", " \t\r\n\v\f");
+  if (name.starts_with(";;")) refuse_name(name);  // a comment
   std::string out;
   for (const LabelSegment& segment : annotation.segments)
     out +=

@@ -60,7 +60,13 @@ std::string xml_escaped(std::string_view text) {
       case '\n': out += "&#10;"; break;
       case '\r': out += "&#13;"; break;
       case '\t': out += "&#9;"; break;
-      default: out.push_back(c);
+      default:
+        if (static_cast<unsigned char>(c) < ' ')
+          throw UsageError(fmt::format(
+              "{} has a control character, which cannot stand in XML; write a TextGrid or a CSV "
+              "file instead",
+              shown(text)));
+        out.push_back(c);
     }
   }
   return out;

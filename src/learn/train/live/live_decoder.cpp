@@ -117,11 +117,15 @@ void LiveDecoder::State::check_open() const {
 void LiveDecoder::State::check_piece(const Audio& audio) {
   if (features().kind == FeatureKind::kValues)
     throw UsageError("the model was trained on values, and these are samples of audio");
+  if (audio.sample_rate < 1 || audio.stacked < 1)
+    throw UsageError(fmt::format("a piece has {} channels of {} Hz; expected at least one of each",
+                                 audio.stacked, audio.sample_rate));
   if (!format) {
-    format = audio;
-    format->samples.clear();
+    Audio first = audio;
+    first.samples.clear();
+    samples.emplace(first, model.state()->loaded.extractor());
+    format = std::move(first);
     if (!audio.source.empty()) name = audio.source;
-    samples.emplace(*format, model.state()->loaded.extractor());
     deltas.emplace(features().deltas, samples->width());
   }
   if (audio.sample_rate != format->sample_rate || audio.stacked != format->stacked)
