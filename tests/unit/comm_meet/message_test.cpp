@@ -31,11 +31,14 @@ std::vector<Message> one_of_each() {
           Text{7, kNasty, 3},
           Trouble{true, "why", 0, 3},
           Bye{3},
-          Agreed{"node", 1},
+          Agreed{"node", 1, true},
           Texts{7, 3, {"", kNasty, "x"}, 3},
           Ended{{true, 4, "because"}},
           Rows{2, "failed", {{0, "a", 1, some_state(), 0.5, true, false, true, false}, {}}, 3},
-          Changed{3, {false, 4, "it was lost"}}};
+          Changed{3, {false, 4, "it was lost"}, {0, 2, 7}},
+          Knock{},
+          Admit{3},
+          Note{"a", kNasty}};
 }
 
 TEST(Message, EachComesBackAsItWent) {
@@ -142,7 +145,7 @@ TEST(Handshake, RankZeroProvesTheKeyToo) {
   const std::string hosts = new_nonce();
   const std::string own = new_nonce();
   for (const Verdict each : {Verdict::kWelcome, Verdict::kWrongKey, Verdict::kWrongCount,
-                             Verdict::kTaken, Verdict::kClosed})
+                             Verdict::kTaken, Verdict::kClosed, Verdict::kOver})
     EXPECT_EQ(read_verdict(verdict("key", each, hosts, own), "key", hosts, own), each);
   const std::string bytes = verdict("key", Verdict::kWelcome, hosts, own);
   EXPECT_FALSE(read_verdict(bytes, "Key", hosts, own));

@@ -154,6 +154,7 @@ void run_over_tcp(const Ranks& ranks, const RankSettings& settings,
   options.last_resort = kLastResort;
   options.min_ranks = settings.min_ranks;
   options.values["--min-ranks"] = std::to_string(settings.min_ranks);
+  options.values["--compare"] = settings.compare ? "given" : "not given";
   const auto meeting = std::make_shared<comm::meet::Meeting>(std::move(options));
   RankWatch watch(meeting);
   try {

@@ -44,6 +44,7 @@ struct RankSettings {
   std::string comm;    ///< TrainOptions::comm
   double timeout = 0;  ///< TrainOptions::rank_timeout
   int min_ranks = 0;   ///< TrainOptions::min_ranks
+  bool compare = false;  ///< TrainOptions::compare
 };
 /// Runs work() on each rank, or on this process alone, which tells a launcher of ours what it does.
 /// Ranks of an MPI's launcher use that MPI, all
