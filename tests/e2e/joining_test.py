@@ -5,12 +5,11 @@ import random
 import re
 import signal
 import socket
-import subprocess
 import time
 import unittest
 
 import tool
-from ranks import LIMIT, RanksTestCase, children_of, digest, listening_ports, shared_memory
+from ranks import RanksTestCase, children_of, digest, listening_ports, shared_memory
 
 KILLS = int(os.environ.get("SEGFUSE_RANK_KILLS", "5"))
 DIE_WITHIN = os.environ["SEGFUSE_DIE_WITHIN_LIBRARY"]
@@ -125,24 +124,29 @@ class JoiningTest(RanksTestCase):
             port = free.getsockname()[1]
         endless = ["--set", "training.epochs=100000"]
 
-        def begin(rank, *more, config=(), **variables):
+        def begin(rank, *more, data=self.data, **variables):
             env = {"RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
                    "MASTER_PORT": str(port), "SEGFUSE_JOB_KEY": "the key of this very test", **variables}
-            return self.start(*self.arguments("hand", "--min-ranks", "1", *EIGHT, *endless, *more), env=env)
+            words = self.arguments("hand", "--min-ranks", "1", *EIGHT, *endless, *more)
+            words[words.index("--data") + 1] = str(data)
+            process = self.start(*words, env=env)
+            self.addCleanup(process.kill)
+            return process
 
         ranks = [begin(rank) for rank in range(3)]
         self.wait_for_training(ranks[0])
         ranks[2].send_signal(signal.SIGKILL)
         self.lines_until(ranks[0], "2 of 3 ranks go on")
         ranks[2].communicate()
-        for more, variables, code, text in (
-                (["--set", "training.clip=3"], {}, 2, r"this process cannot join the ranks, which do not train the same .*training.clip"),
-                (["--set", "training.seed=3"], {}, 2, r"cannot join the ranks, .*training.seed"),
-                (["--set", "data.hop=0.02"], {}, 2, r"cannot join the ranks, "),
-                (["--min-ranks", "2"], {}, 2, r"the ranks do not agree on --min-ranks: rank 2 .* has 2; ranks 0 and 1 have 1")):
-            wrong = begin(2, *more, **variables)
-            got, _, errors = self.finish(wrong)
-            self.assertEqual(got, code, errors)
+        other = self.directory / "other"
+        tool.run("synth", other, "--train", 12, "--test", 4, "--labels", 4, "--seed", 5, check=0)
+        for more, data, text in (
+                (["--set", "training.clip=3"], self.data, r"this process cannot join the ranks, which do not train the same .*training.clip"),
+                (["--set", "model.dropout=0.1"], self.data, r"cannot join the ranks, .*model.dropout"),
+                ([], other, r"cannot join the ranks, .*features of the training recordings"),
+                (["--compare"], self.data, r"the ranks do not agree on --compare: rank 2 .* has given; ranks 0 and 1 have not given")):
+            got, _, errors = self.finish(begin(2, *more, data=data))
+            self.assertEqual(got, 2, errors)
             self.assertRegex(errors, text)
             self.assertEqual(errors.count("segfuse: "), 1, errors)
             self.assertIsNone(ranks[0].poll())

@@ -196,7 +196,9 @@ class Launch {
     if (first_ >= 0 || limit_) return false;
     if (is_spared(rank)) {
       if (is_replaced(rank)) return true;
-      if (request_.lost) request_.lost(rank, sentence_of(rank, at(rank)));
+      // After Ctrl-C it is no loss.
+      const bool asked = request_.pass_signals && PassedSignals::end_was_asked();
+      if (request_.lost && !asked) request_.lost(rank, sentence_of(rank, at(rank)));
       return false;
     }
     first_ = rank;
