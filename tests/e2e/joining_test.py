@@ -13,7 +13,7 @@ from ranks import RanksTestCase, children_of, digest, listening_ports, shared_me
 
 KILLS = int(os.environ.get("SEGFUSE_RANK_KILLS", "5"))
 DIE_WITHIN = os.environ["SEGFUSE_DIE_WITHIN_LIBRARY"]
-EIGHT = ["--set", "training.batch_size=8", "--set", "training.shards=8", "--set", "training.epochs=60"]
+EIGHT = ["--set", "training.batch_size=8", "--set", "training.shards=8", "--set", "training.epochs=120"]
 JOINS = re.compile(r"rank (\d+) \(host \S+, pid (\d+)\) joins; (\d+) of (\d+) ranks go on")
 
 
@@ -162,7 +162,7 @@ class JoiningTest(RanksTestCase):
 
     def test_a_comparison_cannot_be_joined(self):
         process = self.start(*self.arguments("compared", "--ranks", "3", "--min-ranks", "1", "--restarts", "5", "--compare",
-                                             "--set", "training.shards=8", "--set", "training.epochs=20"))
+                                             *EIGHT))
         self.wait_for_training(process)
         os.kill(self.workers(process)[2], signal.SIGKILL)
         code, _, errors = self.finish(process)
