@@ -87,8 +87,8 @@ class Group {
   std::string note(const std::string& name);
   /// On rank 0: whether a rank that is outside waits in take_in(). False on others.
   bool somebody_waits();
-  /// The beginning of a unit, of all ranks and of one that is outside, which waits there: those that
-  /// wait are ranks from now on. newcomers() says who that was.
+  /// The beginning of a unit, of all ranks and of one that is outside, which waits there: those
+  /// that wait are ranks from now on. newcomers() says who that was.
   void take_in();
   /// The ranks that were taken in by this unit, the same on all.
   const std::vector<int>& newcomers() const noexcept { return newcomers_; }

@@ -40,11 +40,11 @@ inline Duration duration_of(double seconds) {
 /// The limits of a meeting.
 struct Timings {
   Duration heartbeat = std::chrono::seconds(1);
-  int missing = 3;                            ///< heartbeats, and a rank is lost
-  Duration join = std::chrono::seconds(60);   ///< for all ranks to come
-  Duration stuck = std::chrono::seconds(60);  ///< in one place while others wait: --comm-timeout
+  int missing = 3;                             ///< heartbeats, and a rank is lost
+  Duration join = std::chrono::seconds(60);    ///< for all ranks to come
+  Duration stuck = std::chrono::seconds(60);   ///< in one place while others wait: --comm-timeout
   Duration settle = std::chrono::minutes(10);  ///< for a newcomer, from its links to its first step
-  Duration slow = std::chrono::seconds(5);    ///< for proving the key
+  Duration slow = std::chrono::seconds(5);     ///< for proving the key
   Duration retry = std::chrono::milliseconds(200);  ///< between two attempts to connect
 
   /// Nothing was heard for so long: the last heartbeat may have been just on its way.

@@ -301,9 +301,9 @@ void Hub::watch(Time now) {
 
 void Hub::watch_strangers(Time now) {
   for (const auto& peer : peers_) {
-    const bool unknown = peer->stage == Stage::kStranger || peer->last_words ||
-                         ((peer->stage == Stage::kRank || peer->stage == Stage::kNewcomer) &&
-                          !peer->said_here);
+    const bool unknown =
+        peer->stage == Stage::kStranger || peer->last_words ||
+        ((peer->stage == Stage::kRank || peer->stage == Stage::kNewcomer) && !peer->said_here);
     if (unknown && peer->stage != Stage::kGone && now - peer->since >= options_.timings.slow)
       turn_away(*peer, Away::kSlow);
   }

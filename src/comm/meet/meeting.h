@@ -94,8 +94,8 @@ class Meeting {
   /// Everybody's work is done.
   bool is_over() const;
 
-  /// Whether this rank is a newcomer: it came in the place of one that was lost. Until enter() it is
-  /// none of those that work.
+  /// Whether this rank is a newcomer: it came in the place of one that was lost. Until enter() it
+  /// is none of those that work.
   bool is_late() const noexcept;
   /// Rank 0: what newcomers have to know, 32 KiB at most.
   void leave_note(const std::string& name, const std::string& text);
@@ -109,7 +109,7 @@ class Meeting {
   void admit();
   /// Throws RanksChanged when the ranks have changed.
   void await_change();
-  /// A newcomer: says that it can work, and is one of the ranks when this returns. Throws as note().
+  /// A newcomer: says that it can work, and is one of the ranks when this returns. Throws as note.
   void enter();
 
   /// One text of each of ranks(), 32 KiB at most, in their order; all ranks call it equally often,

@@ -84,7 +84,7 @@ void Hub::watch_newcomers(Time now) {
   }
 }
 
-/// Those that have knocked are ranks from now on. Where they have gone again nobody is new, and
+/// Those that have knocked are ranks from now on. Where none is left nobody is new, and
 /// rank 0 learns that.
 void Hub::admit(std::int64_t generation, Time now) {
   if (generation != generation_ || failure_ || over_) return;

@@ -112,8 +112,7 @@ class TcpGroup final : public Group {
 
   void do_finish() override {
     // Ranks that go on without others have left the meeting first, and none can be lost any more.
-    if (is_outside())
-      throw InternalError("a rank ends its work and has not been taken in");
+    if (is_outside()) throw InternalError("a rank ends its work and has not been taken in");
     if (!goes_on() || !meeting_->is_over()) gather_as(Call::kFinish, "");
     finished_ = true;
   }
@@ -167,8 +166,7 @@ class TcpGroup final : public Group {
       peers_.clear();
       number_ = 0;
       try {
-        Links links =
-            link_ranks(*meeting_, fmt::format("{} {}", units_, is_new_ ? kNew : kKnown));
+        Links links = link_ranks(*meeting_, fmt::format("{} {}", units_, is_new_ ? kNew : kKnown));
         const std::vector<std::int64_t> ranks = meeting_->ranks();
         set_place(static_cast<int>(std::ranges::find(ranks, meeting_->rank()) - ranks.begin()),
                   static_cast<int>(ranks.size()), meeting_->generation());

@@ -153,8 +153,7 @@ TEST(Joining, WhoComesWhenTheWorkIsDoneIsToldSo) {
   ranks.part(*ranks.one, 1);
   ranks.group.join();
   EXPECT_EQ(ranks.group.outcome(0).error, "");
-  EXPECT_THAT(ranks.group.outcome(2).error,
-              HasSubstr("was done before rank 2 could join them"));
+  EXPECT_THAT(ranks.group.outcome(2).error, HasSubstr("was done before rank 2 could join them"));
 }
 
 TEST(Joining, ANewcomerThatGoesOrIsSilentHarmsNobody) {
@@ -199,8 +198,7 @@ std::string loss_of_newcomer(int gathers, int before, int after) {
   TwoOfThree ranks(
       [&](Meeting& meeting) {
         admit(meeting);
-        for (int round = 0; round < gathers; ++round)
-          EXPECT_EQ(meeting.all_gather("0").size(), 3U);
+        for (int round = 0; round < gathers; ++round) EXPECT_EQ(meeting.all_gather("0").size(), 3U);
         EXPECT_THROW(meeting.await_change(), RanksChanged);
         meeting.renew();
         EXPECT_THAT(meeting.ranks(), ElementsAre(0, 1));

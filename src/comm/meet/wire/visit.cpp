@@ -56,8 +56,7 @@ Visit greet(Connection connection, const std::string& key, const Visitor& visito
   if (!reply) return {{}, "rank 0 did not answer in time or closed the connection"};
   const auto said = read_verdict(*reply, key, *nonce, own);
   if (!said) return {{}, "what listens there does not know the key"};
-  if (*said != Verdict::kWelcome)
-    return {{}, words_of(*said, visitor), *said == Verdict::kOver};
+  if (*said != Verdict::kWelcome) return {{}, words_of(*said, visitor), *said == Verdict::kOver};
   return {std::move(connection), {}};
 }
 

@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 
-#include "comm/group.h"
 #include "learn/train/commands/experiment.h"
 #include "learn/train/commands/initial_model.h"
 #include "learn/train/files/run_folder.h"
@@ -154,10 +153,6 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
   Folders folders;
   Outputs outputs(options.overwrite);
   learn::agree(group, [&] {
-    if (group != nullptr && group->is_outside() && options.compare)
-      throw UsageError(
-          "this process cannot join the ranks: what --compare trains one after the other nobody can "
-          "join; the others go on");
     config = read_config(options);
     options.context = learn::context_of(ranks, options.context);
     if (options.encoder && !config.training.init.empty())

@@ -160,6 +160,10 @@ void run_over_tcp(const Ranks& ranks, const RankSettings& settings,
   try {
     std::unique_ptr<comm::Group> group;
     try {
+      if (meeting->is_late() && settings.compare)
+        throw UsageError(
+            "this process cannot join the ranks, because they train one model after the other "
+            "(--compare); the others go on");
       group = comm::open_tcp_group(meeting);
     } catch (...) {
       tell_end(watch);

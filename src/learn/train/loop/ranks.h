@@ -49,9 +49,9 @@ class TrainingRanks {
   bool deal_again();
   /// Whether this rank came while the others were at work, and is none of them yet.
   bool is_outside() const;
-  /// All ranks, and one that is outside, which waits for the others: those that came later are ranks
-  /// from now on, and take() gets there what state() gave on the leading rank. Both may be called
-  /// again, see together().
+  /// All ranks, and one that is outside, which waits for the others: those that came later are
+  /// ranks from now on, and take() gets there what state() gave on the leading rank. Both may be
+  /// called again, see together().
   void take_in(const std::function<std::string()>& state,
                const std::function<void(std::string)>& take);
   /// What the leading rank tells those that come later.

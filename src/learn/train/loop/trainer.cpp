@@ -247,9 +247,9 @@ void Run::take_state(const std::string& bytes) {
   TrainingState now =
       state_of(parse_safetensors(bytes, source), source, segmenter_.parameters(), recipe_);
   // Steps have the memory of these.
-  for (const auto tensors : {&TrainingState::parameters, &TrainingState::first_moment,
-                             &TrainingState::second_moment, &TrainingState::average,
-                             &TrainingState::best}) {
+  for (const auto tensors :
+       {&TrainingState::parameters, &TrainingState::first_moment, &TrainingState::second_moment,
+        &TrainingState::average, &TrainingState::best}) {
     copy_into(now.*tensors, state_.*tensors);
     now.*tensors = std::move(state_.*tensors);
   }
