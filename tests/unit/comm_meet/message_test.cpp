@@ -68,7 +68,7 @@ TEST(Message, NoPartOfAMessageIsOne) {
 }
 
 TEST(Message, WhatCannotBeIsRefused) {
-  EXPECT_THROW(decode("\x0a"), DataError);
+  EXPECT_THROW(decode(std::string(1, static_cast<char>(std::variant_size_v<Message>))), DataError);
   EXPECT_THROW(decode("\xff"), DataError);
   std::string ended = encode(Ended{{false, 1, ""}});
   ended[1] = 2;  // neither yes nor no
@@ -81,6 +81,7 @@ TEST(Message, WhatCannotBeIsRefused) {
   EXPECT_THROW(decode(encode(Beat{{.doing = std::string(kLongestDoing + 1, 'x')}})), DataError);
   EXPECT_THROW(decode(encode(Here{std::string(kLongestHost + 1, 'x'), 1, {}})), DataError);
   EXPECT_THROW(decode(encode(Text{0, std::string(kLongestText + 1, 'x')})), DataError);
+  EXPECT_THROW(decode(encode(Note{"", std::string(kLongestText + 1, 'x')})), DataError);
   // A name that is there twice: "a" and "b" of the first message.
   std::string here = encode(one_of_each()[0]);
   here[here.rfind('b')] = 'a';
