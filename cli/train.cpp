@@ -180,6 +180,7 @@ int start_ranks(const Launch& launch, std::vector<std::string> devices,
   request.restarts = launch.restarts;
   request.out = options.out;
   request.resume = options.resume;
+  request.compare = options.compare;
   return train_on_ranks(request);
 }
 
@@ -268,8 +269,8 @@ void add_train(Command app, Common& common) {
                  "Continue without lost ranks while at least this many are left (over TCP); the "
                  "result has the same bits");
   command.option("--restarts", launch->restarts,
-                 "Number of times to restart from the newest checkpoint after a process is lost; "
-                 "the result has the same bits");
+                 "Number of times to restart from the newest checkpoint after a process is lost, "
+                 "or with --min-ranks that process alone; the result has the same bits");
   command.flag(
       "--compare", options->compare,
       "Also train the same encoder with a linear-chain CRF and a per-frame softmax, raw and "

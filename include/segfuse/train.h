@@ -37,7 +37,8 @@ struct TrainOptions {
   /// "tcp". Empty: NCCL where it can be used, else the MPI that started them, else TCP.
   std::string comm{};
   /// Of several ranks that exchange over TCP: while so many are left, the first among them, they go
-  /// on without one that is lost and do its step again; same bits. 0: all end.
+  /// on without one that is lost and do its step again; a process started in its place joins them
+  /// at the next step; same bits. 0: all end.
   int min_ranks = 0;
   bool overwrite = false;       ///< replace a run, and files that are not ours, in `out`
   bool allow_commands = false;  ///< run the commands of the manifest
@@ -93,12 +94,14 @@ struct RanksRequest {
   std::vector<std::string> devices;  ///< a rank on each: the variable SEGFUSE_DEVICE
   int min_ranks = 0;                 ///< TrainOptions::min_ranks of the command
   /// How many times all ranks are restarted from the newest checkpoint of the job after one was
-  /// lost or they could not reach each other (CommError); the result has the same bits. Errors that
-  /// would recur do not cause a restart: arguments, data, a step that is not finite, a failing
-  /// device, a request to end.
+  /// lost or they could not reach each other (CommError); the result has the same bits. With
+  /// `min_ranks`, while the others go on, the lost one alone is started again and joins them; that
+  /// counts too. Errors that would recur do not cause a restart: arguments, data, a step that is
+  /// not finite, a failing device, a request to end.
   int restarts = 0;
   std::filesystem::path out = {};  ///< TrainOptions::out of the command, where restarts > 0
   bool resume = false;             ///< TrainOptions::resume of the command
+  bool compare = false;            ///< TrainOptions::compare of the command: nobody joins then
 };
 /// Runs a command as processes of this machine that share a training; returns its exit code, that
 /// of the first that failed. The first one has the streams of this process, lines of the others

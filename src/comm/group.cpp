@@ -48,6 +48,20 @@ void Group::set_place(int rank, int size, std::int64_t generation) {
   generation_ = generation;
 }
 
+void Group::leave_note(const std::string& name, const std::string& text) {
+  if (goes_on_) do_leave_note(name, text);
+}
+
+std::string Group::note(const std::string& name) { return do_note(name); }
+
+std::string Group::do_note(const std::string& name) {
+  throw InternalError(fmt::format("a rank of {} asks for the note '{}'", engine_, name));
+}
+
+bool Group::somebody_waits() { return do_somebody_waits(); }
+
+void Group::take_in() { do_take_in(); }
+
 void Group::poll() { do_poll(); }
 
 void Group::abort(std::string_view reason, ExitCode code) { do_abort(reason, code); }

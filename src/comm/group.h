@@ -10,6 +10,9 @@
 // A group may go on without a rank that is lost (tcp/ with MeetingOptions::min_ranks). Then a call
 // ends with RanksChanged, and nothing is known of what other ranks did in it. So what belongs
 // together is a unit, which all that are left do again: see together().
+//
+// Another process may come in place of that rank while the others work. Until they take it in
+// (take_in()) it is outside: what it calls is done for this rank alone, as if no other had a word.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/ranks_changed.h"
@@ -46,10 +50,14 @@ class Group {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  /// How often ranks were lost; rank() and size() change with it, but rank 0 stays rank 0.
+  /// How often ranks were lost or taken in; rank() and size() change with it, but rank 0 stays
+  /// rank 0.
   std::int64_t generation() const noexcept { return generation_; }
   /// Whether a loss may be no end.
   bool goes_on() const noexcept { return goes_on_; }
+  /// Whether this rank came while the others were at work, and is none of them yet. rank() and
+  /// size() are those of the start.
+  bool is_outside() const noexcept { return outside_; }
   /// For logs: "threads", "Open MPI 4.1.4".
   const std::string& engine() const noexcept { return engine_; }
 
@@ -73,6 +81,18 @@ class Group {
   /// commit() and another one has left it: then all had come to it, and the unit is done.
   bool regroup();
 
+  /// Rank 0, where the group goes on: what a rank that comes later has to know, 32 KiB at most.
+  void leave_note(const std::string& name, const std::string& text);
+  /// A rank that is outside waits until rank 0 has left that note.
+  std::string note(const std::string& name);
+  /// On rank 0: whether a rank that is outside waits in take_in(). False on others.
+  bool somebody_waits();
+  /// The beginning of a unit, of all ranks and of one that is outside, which waits there: those
+  /// that wait are ranks from now on. newcomers() says who that was.
+  void take_in();
+  /// The ranks that were taken in by this unit, the same on all.
+  const std::vector<int>& newcomers() const noexcept { return newcomers_; }
+
   /// Throws what a call would throw if the work of all ranks was ended, and returns at once if not:
   /// for ranks that wait for each other by something else than this group.
   void poll();
@@ -92,12 +112,18 @@ class Group {
   virtual void do_finish() = 0;
   virtual void do_commit() {}  ///< of groups that cannot go on without a rank
   virtual bool do_regroup();
+  virtual void do_leave_note(const std::string& /*name*/, const std::string& /*text*/) {}
+  virtual std::string do_note(const std::string& name);
+  virtual bool do_somebody_waits() { return false; }
+  virtual void do_take_in() {}
   virtual void do_poll() = 0;
   virtual void do_abort(std::string_view reason, ExitCode code) = 0;
 
   /// Sets the number of this rank after regroup().
   void set_place(int rank, int size, std::int64_t generation);
   void set_goes_on() { goes_on_ = true; }
+  void set_outside(bool outside) { outside_ = outside; }
+  void set_newcomers(std::vector<int> ranks) { newcomers_ = std::move(ranks); }
 
  private:
   friend void together(Group& group, const std::function<void()>& work);
@@ -107,6 +133,8 @@ class Group {
   std::int64_t generation_ = 0;
   bool goes_on_ = false;
   bool in_unit_ = false;
+  bool outside_ = false;
+  std::vector<int> newcomers_;
   std::string engine_;
 };
 

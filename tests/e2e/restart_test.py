@@ -217,9 +217,11 @@ class RestartTest(RanksTestCase):
         self.check_run("stopped")
 
     def test_in_place_first(self):
-        code, _, errors = self.planted("both", "2:data:9:0,0:data:120:16", "--ranks", "3", "--min-ranks", "2", "--restarts", "1")
+        code, _, errors = self.planted("both", "2:data:9:0,0:data:120:16", "--ranks", "3", "--min-ranks", "2", "--restarts", "2")
         self.assertEqual(code, 0, errors)
-        self.assertLess(errors.index("2 of 3 ranks go on (generation 1)"), errors.index("(restart 1 of 1)"))
+        self.assertIn("2 of 3 ranks go on (generation 1)", errors)
+        self.assertRegex(errors, r"rank 2 is started again, to join the others \(restart 1 of 2\)")
+        self.assertRegex(errors, r"all ranks start again .*\(restart 2 of 2\)")
         self.check_run("both")
         code, _, errors = self.planted("in-place", "2:data:9:0", "--ranks", "3", "--min-ranks", "2", "--restarts", "1")
         self.assertEqual((code, errors.count("start again")), (0, 0), errors)

@@ -80,6 +80,7 @@ class Launch {
     bool ended_by_us = false;
     Clock::time_point ended;
     PassedSignals::Cursor cursor{};
+    bool replaced = false;  ///< it is not the first process of this rank
   };
   Rank& at(std::int64_t rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 
@@ -125,6 +126,11 @@ class Launch {
   }
 
   void run_rank(std::int64_t rank) {
+    while (run_process(rank)) continue;
+  }
+
+  /// Whether another process is to run in its place.
+  bool run_process(std::int64_t rank) {
     spawn::Result result;
     try {
       const spawn::Request request = request_of(rank);
@@ -136,16 +142,15 @@ class Launch {
     at(rank).ended = Clock::now();
     if (at(rank).pid < 0) started(rank, -1);
     at(rank).result = std::move(result);
-    if (!at(rank).result.ok())
-      note_failure(rank);
-    else if (rank == 0)
-      note_end();
+    if (!at(rank).result.ok()) return note_failure(rank);
+    if (rank == 0) note_end();
+    return false;
   }
 
   void started(std::int64_t rank, int pid) {
     const MutexLock lock(mutex_);
     // Only rank 0 shall have it: when that goes, nobody waits at a port that does not answer.
-    if (--to_prepare_ == 0) listening_ = Descriptor();
+    if (!at(rank).replaced && --to_prepare_ == 0) listening_ = Descriptor();
     if (pid >= 0 && request_.started) request_.started(rank, pid);
   }
 
@@ -165,16 +170,36 @@ class Launch {
   bool is_spared(std::int64_t rank) SEGFUSE_REQUIRES(mutex_) {
     if (request_.min_ranks == 0 || rank == 0 || rank >= std::ssize(ranks_)) return false;
     const auto entry = board_.read(rank);
-    if (!entry || entry->cause != meet::Board::kNone) return false;
-    return request_.count - ++lost_ >= request_.min_ranks;
+    // One that was to join may not have, and the others do not need it.
+    const bool known = at(rank).replaced || (entry && entry->cause == meet::Board::kNone);
+    return known && request_.count - ++lost_ >= request_.min_ranks;
   }
 
-  void note_failure(std::int64_t rank) {
+  /// Starts another process in place of that rank, where one may help and is wanted.
+  bool is_replaced(std::int64_t rank) SEGFUSE_REQUIRES(mutex_) {
+    const auto entry = board_.read(rank);
+    const bool learnt_of_end = entry && entry->cause != meet::Board::kNone;
+    if (!request_.replace || learnt_of_end || !may_be_mended(at(rank), entry)) return false;
+    if (request_.pass_signals && PassedSignals::end_was_asked()) return false;
+    if (!request_.replace(rank, sentence_of(rank, at(rank)))) return false;
+    --lost_;
+    board_.forget(rank);
+    at(rank) = {};
+    at(rank).cursor = PassedSignals::now();
+    at(rank).replaced = true;
+    return true;
+  }
+
+  /// Whether another process is to run in its place.
+  bool note_failure(std::int64_t rank) {
     const MutexLock lock(mutex_);
-    if (first_ >= 0 || limit_) return;
+    if (first_ >= 0 || limit_) return false;
     if (is_spared(rank)) {
-      if (request_.lost) request_.lost(rank, sentence_of(rank, at(rank)));
-      return;
+      if (is_replaced(rank)) return true;
+      // After Ctrl-C it is no loss.
+      const bool asked = request_.pass_signals && PassedSignals::end_was_asked();
+      if (request_.lost && !asked) request_.lost(rank, sentence_of(rank, at(rank)));
+      return false;
     }
     first_ = rank;
     // After Ctrl-C ranks end one after another, each when its work is saved.
@@ -182,6 +207,7 @@ class Launch {
                              request_.pass_signals && PassedSignals::end_was_asked() &&
                              at(rank).result.exit_code == static_cast<int>(ExitCode::kInterrupted);
     if (!interrupted) limit_ = Clock::now() + request_.grace;
+    return false;
   }
 
   bool is_over() {
@@ -214,7 +240,12 @@ class Launch {
                         : static_cast<int>(was_interrupted(blamed.result) ? ExitCode::kInterrupted
                                                                           : ExitCode::kDevice);
     out.sentence = sentence_of(rank, blamed);
-    out.may_be_mended = may_be_mended(rank, blamed);
+    const auto was_killed = [](const Rank& other) {
+      return !other.ended_by_us && other.result.signal && is_uninvited(*other.result.signal);
+    };
+    // An error of a device may follow from the loss of another rank.
+    out.may_be_mended = may_be_mended(blamed, board_.read(rank)) ||
+                        (!blamed.result.signal && std::ranges::any_of(ranks_, was_killed));
     return out;
   }
 
@@ -224,15 +255,9 @@ class Launch {
   }
 
   /// Whether new ranks may come further than that one.
-  bool may_be_mended(std::int64_t rank, const Rank& blamed) const {
+  static bool may_be_mended(const Rank& blamed, const std::optional<meet::Board::Entry>& entry) {
     if (blamed.ended_by_us) return true;
     if (blamed.result.signal) return is_uninvited(*blamed.result.signal);
-    // An error of a device may follow from the loss of another rank.
-    if (std::ranges::any_of(ranks_, [](const Rank& other) {
-          return !other.ended_by_us && other.result.signal && is_uninvited(*other.result.signal);
-        }))
-      return true;
-    const auto entry = board_.read(rank);
     return blamed.result.exit_code == static_cast<int>(ExitCode::kDevice) &&
            !(entry && entry->own_fault);
   }

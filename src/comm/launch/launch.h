@@ -36,6 +36,10 @@ struct LaunchRequest {
   std::int64_t min_ranks = 0;
   /// Called with LaunchResult::sentence of a rank that ended badly while enough were left.
   std::function<void(std::int64_t rank, std::string_view sentence)> lost;
+  /// Asked before that, where the rank was lost as in LaunchResult::may_be_mended and nobody wanted
+  /// the end; true starts another process in its place, which may join the others. `variables` is
+  /// asked again. Empty: never.
+  std::function<bool(std::int64_t rank, std::string_view sentence)> replace;
   /// Asked when all have ended and a new start may mend it (LaunchResult::may_be_mended); true
   /// starts them all again, and `variables` is asked again. Not asked once a signal wanted the end.
   /// Empty: never.

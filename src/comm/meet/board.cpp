@@ -101,6 +101,11 @@ void Board::write(std::int64_t rank, const Entry& entry) noexcept {
   shared(at, 0).store(newest + 1, std::memory_order_release);
 }
 
+void Board::forget(std::int64_t rank) noexcept {
+  for (std::size_t i = 0; i < kEntries; ++i)
+    shared(entry_of(at_, rank, i), 0).store(0, std::memory_order_release);
+}
+
 std::optional<Board::Entry> Board::read(std::int64_t rank) const {
   // A writer that lives may write both entries while we read; the next attempt finds newer ones.
   for (int attempt = 0; attempt < 1000; ++attempt) {

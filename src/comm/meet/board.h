@@ -38,6 +38,8 @@ class Board {
   };
   /// By the rank itself, one thread at a time.
   void write(std::int64_t rank, const Entry& entry) noexcept;
+  /// The next that writes there is another process. Nobody writes meanwhile.
+  void forget(std::int64_t rank) noexcept;
   /// By anybody: the last entry that was written whole, also where the rank died while it wrote
   /// another. Nothing where none was.
   std::optional<Entry> read(std::int64_t rank) const;

@@ -40,14 +40,17 @@ inline Duration duration_of(double seconds) {
 /// The limits of a meeting.
 struct Timings {
   Duration heartbeat = std::chrono::seconds(1);
-  int missing = 3;                            ///< heartbeats, and a rank is lost
-  Duration join = std::chrono::seconds(60);   ///< for all ranks to come
-  Duration stuck = std::chrono::seconds(60);  ///< in one place while others wait: --comm-timeout
-  Duration slow = std::chrono::seconds(5);    ///< for proving the key
+  int missing = 3;                             ///< heartbeats, and a rank is lost
+  Duration join = std::chrono::seconds(60);    ///< for all ranks to come
+  Duration stuck = std::chrono::seconds(60);   ///< in one place while others wait: --comm-timeout
+  Duration settle = std::chrono::minutes(10);  ///< for a newcomer, from its links to its first step
+  Duration slow = std::chrono::seconds(5);     ///< for proving the key
   Duration retry = std::chrono::milliseconds(200);  ///< between two attempts to connect
 
   /// Nothing was heard for so long: the last heartbeat may have been just on its way.
   Duration silence() const { return heartbeat * (missing + 1); }
+  /// For a newcomer to come to the others once it may, and to connect: less than they wait for it.
+  Duration arrive() const { return join / 2; }
   /// What a library says of a failed exchange waits so long for the cause of it.
   Duration hint() const { return heartbeat * (missing + 2); }
 };

@@ -73,7 +73,10 @@ bool Hub::turn() {
   }
   const Time now = options_.clock->now();
   // Who stood still himself has heard nobody.
-  if (now - last_turn_ > 2 * options_.timings.heartbeat) roster_.forgive(now);
+  if (now - last_turn_ > 2 * options_.timings.heartbeat) {
+    roster_.forgive(now);
+    for (const auto& peer : peers_) peer->heard = now;
+  }
   last_turn_ = now;
   // Those who are there first: all that they said is known before anybody's silence is judged.
   for (std::size_t i = 2; i < watched.size(); ++i)
@@ -139,9 +142,12 @@ void Hub::read(Peer& peer, Time now) {
         greet(peer, *bytes, now);
       else if (peer.stage == Stage::kRank)
         hear(peer, decode(*bytes), now);
+      else if (peer.stage == Stage::kNewcomer)
+        hear_newcomer(peer, decode(*bytes), now);
     }
   } catch (const DataError& error) {
-    if (peer.stage == Stage::kRank) return gone(peer, now, error.what());
+    if (peer.stage == Stage::kRank || peer.stage == Stage::kNewcomer)
+      return gone(peer, now, error.what());
     return turn_away(peer, Away::kMalformed);
   }
   if (!open) gone(peer, now, "its connection closed");
@@ -164,7 +170,7 @@ void Hub::greet(Peer& peer, const std::string& bytes, Time now) {
     return;
   }
   if (said->visitor.role == Role::kRank) {
-    peer.stage = Stage::kRank;
+    peer.stage = agreed_ ? Stage::kNewcomer : Stage::kRank;
     peer.rank = said->visitor.rank;
     peer.since = now;
     return;
@@ -184,9 +190,11 @@ Verdict Hub::judge_visitor(const Answer& answer, const Peer& peer) const {
   if (visitor.count != options_.count || visitor.rank >= options_.count)
     return Verdict::kWrongCount;
   if (failure_) return Verdict::kWelcome;  // to hear of it
-  if (agreed_) return Verdict::kClosed;
+  if (over_) return Verdict::kOver;
+  if (agreed_ && options_.min_ranks == 0) return Verdict::kClosed;
   const bool taken = std::any_of(peers_.begin(), peers_.end(), [&](const auto& other) {
-    return other->stage == Stage::kRank && other->rank == visitor.rank;
+    return (other->stage == Stage::kRank || other->stage == Stage::kNewcomer) &&
+           other->rank == visitor.rank;
   });
   return taken ? Verdict::kTaken : Verdict::kWelcome;
 }
@@ -203,8 +211,13 @@ void Hub::hear(Peer& peer, const Message& message, Time now) {
     roster_.left(peer.rank, now);
     if (!roster_.all_left() || failure_) return;
     over_ = true;
+    tell_newcomers(Bye{generation_});
     return tell_all(Bye{generation_});
   }
+  if (const auto* of = std::get_if<Admit>(&message); of != nullptr && peer.rank == 0)
+    return admit(of->generation, now);
+  if (const auto* note = std::get_if<Note>(&message); note != nullptr && peer.rank == 0)
+    return keep_note(*note);
   if (const auto* trouble = std::get_if<Trouble>(&message)) {
     Failure failure{false, peer.rank,
                     fmt::format("{} failed in {}: {}", roster_.name(peer.rank),
@@ -228,7 +241,7 @@ void Hub::meet(Peer& peer, const Here& here, Time now) {
   report_strangers();
   if (auto difference = difference_in(roster_)) return fail(std::move(*difference));
   agreed_ = true;
-  tell_all(Agreed{roster_.here(0).host, roster_.here(0).pid});
+  tell_all(Agreed{roster_.here(0).host, roster_.here(0).pid, false});
 }
 
 void Hub::gather(Peer& peer, const Text& text) {
@@ -259,9 +272,12 @@ void Hub::gather(Peer& peer, const Text& text) {
   }
   tell_all(piece);
   ++round_;
+  for (const auto& other : peers_)
+    if (other->arriving) other->since = options_.clock->now();
 }
 
 void Hub::gone(Peer& peer, Time now, std::string_view why) {
+  if (peer.stage == Stage::kNewcomer) return lose_newcomer(peer, why);
   const Stage stage = std::exchange(peer.stage, Stage::kGone);
   if (stage == Stage::kStranger && !peer.last_words)
     ++away_[static_cast<std::size_t>(Away::kOther)];
@@ -272,6 +288,7 @@ void Hub::gone(Peer& peer, Time now, std::string_view why) {
 
 void Hub::watch(Time now) {
   watch_strangers(now);
+  watch_newcomers(now);
   if (failure_ || over_) return;
   if (!agreed_ && now - begin_ >= options_.timings.join)
     return fail(
@@ -284,8 +301,9 @@ void Hub::watch(Time now) {
 
 void Hub::watch_strangers(Time now) {
   for (const auto& peer : peers_) {
-    const bool unknown = peer->stage == Stage::kStranger || peer->last_words ||
-                         (peer->stage == Stage::kRank && !peer->said_here);
+    const bool unknown =
+        peer->stage == Stage::kStranger || peer->last_words ||
+        ((peer->stage == Stage::kRank || peer->stage == Stage::kNewcomer) && !peer->said_here);
     if (unknown && peer->stage != Stage::kGone && now - peer->since >= options_.timings.slow)
       turn_away(*peer, Away::kSlow);
   }
@@ -296,6 +314,7 @@ void Hub::beat(Time now) {
   next_beat_ = now + options_.timings.heartbeat;
   accepting_ = true;
   tell_all(Beat{roster_.state(0)});
+  tell_newcomers(Beat{roster_.state(0)});
 }
 
 void Hub::fail(Failure failure) {
@@ -303,6 +322,7 @@ void Hub::fail(Failure failure) {
   failure.sentence.resize(std::min(failure.sentence.size(), kLongestText));
   failure_ = std::move(failure);
   tell_all(Ended{*failure_});
+  tell_newcomers(Ended{*failure_});
 }
 
 bool Hub::can_go_on(const Failure& loss) const {
@@ -322,21 +342,28 @@ void Hub::lose(Failure failure, Time now) {
   }
   failure.sentence.resize(std::min(failure.sentence.size(), kLongestText / 2));
   roster_.lose(failure.rank, now);
+  log(LogLevel::kWarning, "{}; {} of {} ranks go on (generation {})", failure.sentence,
+      roster_.ranks().size(), options_.count, generation_ + 1);
+  begin_generation(std::move(failure), now);
+}
+
+/// What is on its way belongs to the generation before.
+void Hub::begin_generation(Failure loss, Time now) {
   ++generation_;
   round_ = 0;
   for (auto& text : texts_) text.reset();
   hint_.reset();
+  const Changed changed{generation_, std::move(loss), roster_.ranks()};
   for (const auto& peer : peers_) {
-    if (peer->stage != Stage::kRank || peer->rank != failure.rank) continue;
+    if (peer->arriving) peer->since = now;
+    if (peer->stage != Stage::kRank || peer->rank != changed.loss.rank) continue;
     // It may be there still, and has to end.
-    peer->connection.send(encode(Changed{generation_, failure}));
+    peer->connection.send(encode(changed));
     peer->stage = Stage::kLook;
     peer->last_words = true;
     peer->since = now;
   }
-  log(LogLevel::kWarning, "{}; {} of {} ranks go on (generation {})", failure.sentence,
-      roster_.ranks().size(), options_.count, generation_);
-  tell_all(Changed{generation_, std::move(failure)});
+  tell_all(changed);
 }
 
 void Hub::tell_all(const Message& message) {
@@ -363,7 +390,8 @@ void Hub::say_goodbye() {
   const auto limit = std::chrono::steady_clock::now() + kGoodbye;
   std::vector<Peer*> open;
   for (const auto& peer : peers_)
-    if (peer->stage == Stage::kRank || peer->last_words) open.push_back(peer.get());
+    if (peer->stage == Stage::kRank || peer->stage == Stage::kNewcomer || peer->last_words)
+      open.push_back(peer.get());
   while (!open.empty() && std::chrono::steady_clock::now() < limit) {
     std::vector<pollfd> watched;
     for (Peer* peer : open) {

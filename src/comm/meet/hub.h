@@ -1,8 +1,11 @@
 #pragma once
 // Rank 0's side of the meeting: a thread that lets ranks in, passes on what they say, watches them,
-// and tells all of them the first thing that goes wrong.
+// and tells all of them the first thing that goes wrong. Who comes in place of a rank that was
+// lost is a newcomer (newcomers.cpp): it waits, and nobody waits for it, until rank 0 takes it in.
 
 #include <array>
+#include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,8 +38,11 @@ class Hub {
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
 
+  /// Whether a newcomer has knocked. From any thread.
+  bool somebody_waits() const noexcept { return somebody_waits_; }
+
  private:
-  enum class Stage { kStranger, kRank, kLook, kGone };
+  enum class Stage { kStranger, kNewcomer, kRank, kLook, kGone };
   struct Peer {
     explicit Peer(Descriptor socket) : connection(std::move(socket)) {}
     Connection connection;
@@ -46,6 +52,10 @@ class Hub {
     std::int64_t rank = -1;
     bool last_words = false;  ///< it goes when all is sent
     bool said_here = false;
+    Here here{};            ///< of a newcomer, as the next three
+    Time heard{};           ///< when it was last
+    bool knocked = false;   ///< it can begin to work
+    bool arriving = false;  ///< it was taken in and has begun no step yet
   };
   /// Why somebody was turned away.
   enum class Away { kWrongKey, kMalformed, kSlow, kCrowd, kOther };
@@ -62,6 +72,14 @@ class Hub {
   void meet(Peer& peer, const Here& here, Time now);
   void gather(Peer& peer, const Text& text);
   void gone(Peer& peer, Time now, std::string_view why);
+  void hear_newcomer(Peer& peer, const Message& message, Time now);
+  void meet_newcomer(Peer& peer, const Here& here, Time now);
+  void refuse_newcomer(Peer& peer, Failure why, Time now);
+  void lose_newcomer(Peer& peer, std::string_view why);
+  void watch_newcomers(Time now);
+  void admit(std::int64_t generation, Time now);
+  void keep_note(const Note& note);
+  void tell_newcomers(const Message& message);
   void turn_away(Peer& peer, Away why);
   void watch(Time now);
   void watch_strangers(Time now);
@@ -69,6 +87,7 @@ class Hub {
   void fail(Failure failure);
   void lose(Failure failure, Time now);
   bool can_go_on(const Failure& loss) const;
+  void begin_generation(Failure loss, Time now);
   void tell_all(const Message& message);
   void flush_all(Time now);
   void say_goodbye();
@@ -86,9 +105,11 @@ class Hub {
   std::optional<Failure> failure_;
   std::optional<Failure> hint_;
   Time hint_since_{};
-  std::int64_t generation_ = 0;  ///< how often ranks were lost
+  std::int64_t generation_ = 0;  ///< how often the ranks changed
   std::uint64_t round_ = 0;
   std::vector<std::optional<std::string>> texts_;
+  std::map<std::string, std::string> notes_;  ///< for newcomers
+  std::atomic<bool> somebody_waits_ = false;
   std::array<std::int64_t, 5> away_{};
   Descriptor wake_;
   Mutex mutex_;

@@ -39,6 +39,16 @@ class Meeting::Parts {
 
   const MeetingOptions& options() const { return options_; }
   Member& member() { return member_; }
+  bool somebody_waits() const noexcept { return hub_ && hub_->somebody_waits(); }
+  /// Of a newcomer, for which nobody has waited.
+  void check_work() {
+    if (!member_.is_over()) return;
+    const std::string sentence =
+        fmt::format("the work of the ranks at {}:{} was done before rank {} could join them",
+                    options_.host, port_, options_.rank);
+    if (options_.launcher.get() >= 0) throw EndedByRank(ExitCode::kOk, sentence);
+    throw CommError(sentence);
+  }
   int port() const { return port_; }
   void publish(const std::filesystem::path& folder) {
     if (!hub_) return;
@@ -103,12 +113,36 @@ void Meeting::report(State state) { parts_->member().report(std::move(state)); }
 std::optional<Failure> Meeting::failure() const { return parts_->member().failure(); }
 void Meeting::check() const {
   if (const auto failure = this->failure()) raise(*failure, rank());
-  if (const auto loss = parts_->member().loss()) throw RanksChanged(loss->sentence);
+  if (const auto change = parts_->member().change()) throw RanksChanged(change->sentence);
 }
 std::vector<std::int64_t> Meeting::ranks() const { return parts_->member().ranks(); }
 std::int64_t Meeting::generation() const { return parts_->member().generation(); }
 void Meeting::renew() { parts_->member().renew(); }
 bool Meeting::is_over() const { return parts_->member().is_over(); }
+
+bool Meeting::is_late() const noexcept { return parts_->member().is_late(); }
+void Meeting::leave_note(const std::string& name, const std::string& text) {
+  SEGFUSE_CHECK(text.size() <= kLongestText, "a note of {} bytes", text.size());
+  parts_->member().leave_note(name, text);
+}
+std::string Meeting::note(const std::string& name) {
+  std::string text = parts_->member().note(name);
+  check();
+  parts_->check_work();
+  return text;
+}
+bool Meeting::somebody_waits() const noexcept { return parts_->somebody_waits(); }
+void Meeting::admit() { parts_->member().admit(); }
+void Meeting::await_change() {
+  parts_->member().await_change();
+  check();
+}
+void Meeting::enter() {
+  parts_->member().enter();
+  if (const auto failure = this->failure()) raise(*failure, rank());
+  parts_->check_work();
+  renew();
+}
 
 std::vector<std::string> Meeting::all_gather(const std::string& text) {
   if (text.size() > kLongestText)

@@ -47,7 +47,8 @@ struct MeetingOptions {
   /// itself: whatever it does cannot be ended otherwise.
   std::optional<Duration> last_resort;
   /// While so many ranks are left, rank 0 among them, they go on without one that is lost: each
-  /// learns it by RanksChanged and calls renew(). 0: a loss ends all.
+  /// learns it by RanksChanged and calls renew(). A process that comes in place of that one may
+  /// join them, see is_late(). 0: a loss ends all.
   std::int64_t min_ranks = 0;
 };
 
@@ -57,8 +58,9 @@ MeetingOptions options_of(const Ranks& ranks);
 
 class Meeting {
  public:
-  /// Returns when all ranks have come and agree. Throws UsageError, the same on all ranks, where
-  /// their values differ; CommError where somebody does not come or goes; Interrupted.
+  /// Returns when all ranks have come and agree, or when a newcomer agrees with the others. Throws
+  /// UsageError, the same on all ranks, where their values differ; CommError where somebody does
+  /// not come or goes; Interrupted.
   explicit Meeting(MeetingOptions options);
   /// Without leave() the others learn that this rank ended early.
   ~Meeting();
@@ -79,18 +81,36 @@ class Meeting {
   void report(State state);
   /// The first thing that went wrong anywhere.
   std::optional<Failure> failure() const;
-  /// Throws it: UsageError, EndedByRank or CommError; RanksChanged for a loss that is not known
-  /// yet.
+  /// Throws it: UsageError, EndedByRank or CommError; RanksChanged for a change of the ranks that
+  /// is not known yet.
   void check() const;
 
   /// The ranks that this one works with, in order; all of them until renew() was called.
   std::vector<std::int64_t> ranks() const;
-  /// How many losses this rank knows of.
+  /// How many changes of the ranks this one knows of.
   std::int64_t generation() const;
   /// From now on this rank is one of those that are left.
   void renew();
   /// Everybody's work is done.
   bool is_over() const;
+
+  /// Whether this rank is a newcomer: it came in place of one that was lost. Until enter() it
+  /// is none of those that work.
+  bool is_late() const noexcept;
+  /// Rank 0: what newcomers have to know, 32 KiB at most.
+  void leave_note(const std::string& name, const std::string& text);
+  /// A newcomer: waits until rank 0 has left that note. Throws as check() does, and where the work
+  /// of the others is done.
+  std::string note(const std::string& name);
+  /// Rank 0: whether a newcomer waits in enter().
+  bool somebody_waits() const noexcept;
+  /// Rank 0: those that wait in enter() are ranks from now on. All learn it by RanksChanged, also
+  /// where nobody waits any more.
+  void admit();
+  /// Throws RanksChanged when the ranks have changed.
+  void await_change();
+  /// A newcomer: says that it can work, and is one of the ranks when this returns. Throws as note.
+  void enter();
 
   /// One text of each of ranks(), 32 KiB at most, in their order; all ranks call it equally often,
   /// from one thread each. Throws as check() does.

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -84,6 +85,7 @@ void Member::connect() {
   const Visitor visitor{Role::kRank, static_cast<std::uint32_t>(options_.rank),
                         static_cast<std::uint32_t>(options_.count)};
   std::string why = "nobody listens there";
+  bool in_vain = false;
   do {
     try {
       for (const Address& address : ways_()) {
@@ -91,11 +93,15 @@ void Member::connect() {
         Visit met = visit(address, options_.key, visitor, until, clock, [this] { ask(); });
         connection_ = std::move(met.connection);
         if (connection_) return;
+        in_vain = in_vain || met.in_vain;
         why = std::move(met.why);
       }
     } catch (const CommError& error) {  // a name that is not known yet
       why = error.what();
     }
+    if (in_vain)
+      throw CommError(
+          fmt::format("rank {} cannot join the meeting at {}: {}", options_.rank, where_, why));
     wait_for(-1, 0, std::min(limit, clock.now() + options_.timings.retry), clock,
              [this] { ask(); });
   } while (clock.now() < limit);
@@ -175,6 +181,10 @@ void Member::hear(const Message& message) {
     take_texts(*texts);
   } else if (const auto* changed = std::get_if<Changed>(&message)) {
     take_change(*changed);
+  } else if (const auto* note = std::get_if<Note>(&message)) {
+    const MutexLock lock(mutex_);
+    notes_[note->name] = note->text;
+    changed_.notify_all();
   } else if (std::holds_alternative<Bye>(message)) {
     const MutexLock lock(mutex_);
     over_ = true;
@@ -201,10 +211,16 @@ void Member::take_change(const Changed& changed) {
     lock.unlock();
     return set_failure(changed.loss);
   }
-  if (changed.generation != newest_ + 1 || std::erase(left_, changed.loss.rank) != 1)
+  // A newcomer hears of none before the one that takes it in.
+  const bool enters = hub_.late && !entered_;
+  if ((changed.generation != newest_ + 1 && !enters) ||
+      std::ranges::find(changed.ranks, options_.rank) == changed.ranks.end())
     throw DataError("a change of the ranks that does not follow the one before");
+  entered_ = true;
   newest_ = changed.generation;
-  loss_ = changed.loss;
+  left_ = changed.ranks;
+  change_ = changed.loss;
+  if (change_->rank < 0) change_->sentence = "ranks joined";
   changed_.notify_all();
 }
 
@@ -212,7 +228,7 @@ void Member::renew() {
   const MutexLock lock(mutex_);
   generation_ = newest_;
   ranks_ = left_;
-  loss_.reset();
+  change_.reset();
   round_ = 0;
   texts_.clear();
 }
@@ -264,6 +280,11 @@ void Member::send(const Message& message) {
   if (connection_) connection_->send(frame_of(encode(message)));
 }
 
+void Member::post(const Message& message) {
+  outbox_.push_back(frame_of(encode(message)));
+  ::eventfd_write(wake_.get(), 1);
+}
+
 void Member::report(State state) {
   state.doing.resize(std::min(state.doing.size(), kLongestDoing));
   const Time now = options_.clock->now();
@@ -295,9 +316,9 @@ std::optional<Failure> Member::failure() const {
   return failure_;
 }
 
-std::optional<Failure> Member::loss() const {
+std::optional<Failure> Member::change() const {
   const MutexLock lock(mutex_);
-  return loss_;
+  return change_;
 }
 
 std::int64_t Member::generation() const {
@@ -322,19 +343,44 @@ bool Member::done() const {
 
 std::vector<std::string> Member::gather(const std::string& text) {
   MutexLock lock(mutex_);
-  if (loss_) return {};
-  outbox_.push_back(frame_of(encode(Text{round_, text, generation_})));
-  ::eventfd_write(wake_.get(), 1);
-  while (!failure_ && !loss_ && texts_.size() < ranks_.size()) changed_.wait(lock);
+  if (change_) return {};
+  post(Text{round_, text, generation_});
+  while (!failure_ && !change_ && texts_.size() < ranks_.size()) changed_.wait(lock);
   ++round_;
   return std::exchange(texts_, {});
 }
 
 void Member::leave() {
   MutexLock lock(mutex_);
-  outbox_.push_back(frame_of(encode(Bye{generation_})));
-  ::eventfd_write(wake_.get(), 1);
-  while (!failure_ && !loss_ && !over_) changed_.wait(lock);
+  post(Bye{generation_});
+  while (!failure_ && !change_ && !over_) changed_.wait(lock);
+}
+
+void Member::leave_note(const std::string& name, const std::string& text) {
+  const MutexLock lock(mutex_);
+  post(Note{name, text});
+}
+
+void Member::admit() {
+  const MutexLock lock(mutex_);
+  post(Admit{generation_});
+}
+
+void Member::await_change() {
+  MutexLock lock(mutex_);
+  while (!failure_ && !change_) changed_.wait(lock);
+}
+
+std::string Member::note(const std::string& name) {
+  MutexLock lock(mutex_);
+  while (!failure_ && !over_ && !notes_.contains(name)) changed_.wait(lock);
+  return notes_[name];
+}
+
+void Member::enter() {
+  MutexLock lock(mutex_);
+  post(Knock{});
+  while (!failure_ && !over_ && !entered_) changed_.wait(lock);
 }
 
 Failure Member::tell_trouble(Trouble trouble) {
@@ -343,12 +389,11 @@ Failure Member::tell_trouble(Trouble trouble) {
   // Where it happened; the last heartbeat may be a second old.
   State state = state_;
   state.seconds = seconds_of(now - since_);
-  outbox_.push_back(frame_of(encode(Beat{state})));
+  post(Beat{state});
   trouble.sentence.resize(std::min(trouble.sentence.size(), kLongestText / 2));
   trouble.generation = generation_;
-  outbox_.push_back(frame_of(encode(trouble)));
-  ::eventfd_write(wake_.get(), 1);
-  while (!failure_ && !over_ && !(trouble.hint && loss_)) changed_.wait(lock);
+  post(trouble);
+  while (!failure_ && !over_ && !(trouble.hint && change_)) changed_.wait(lock);
   if (failure_) return *failure_;
   return {false, options_.rank, std::move(trouble.sentence), trouble.said};
 }

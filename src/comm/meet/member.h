@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -29,16 +30,25 @@ class Member {
   void note_own_fault();
   std::optional<Failure> failure() const;
   bool is_over() const;
-  /// The loss that this rank has not taken note of, the last one; see renew().
-  std::optional<Failure> loss() const;
+  /// What changed the ranks and this one has not taken note of, the last of it; see renew().
+  std::optional<Failure> change() const;
   /// This rank is one of the newest generation from now on.
   void renew();
   std::int64_t generation() const;
   std::vector<std::int64_t> ranks() const;
 
-  // Each waits for its end, for a failure or for a loss.
+  /// See Meeting.
+  bool is_late() const noexcept { return hub_.late; }
+  void leave_note(const std::string& name, const std::string& text);
+  void admit();
+
+  // Each waits for its end, for a failure or for a change of the ranks.
   std::vector<std::string> gather(const std::string& text);
   void leave();
+  void await_change();
+  // Of a newcomer: each waits for its end, for a failure or for the end of the others' work.
+  std::string note(const std::string& name);
+  void enter();
   Failure tell_trouble(Trouble trouble);
 
  private:
@@ -54,6 +64,7 @@ class Member {
   void set_failure(Failure failure);
   void lose_hub(Time now, std::string_view why);
   void send(const Message& message);
+  void post(const Message& message) SEGFUSE_REQUIRES(mutex_);
   void write_board() SEGFUSE_REQUIRES(mutex_);
   bool done() const;
 
@@ -63,7 +74,7 @@ class Member {
   Descriptor wake_;
   std::string where_;
   bool joined_ = false;
-  Agreed hub_{};  ///< who rank 0 is
+  Agreed hub_{};  ///< who rank 0 is; does not change once this one has joined
   State hub_state_{};
   Time hub_heard_{};
   Time last_turn_{};
@@ -83,7 +94,9 @@ class Member {
   std::int64_t newest_ SEGFUSE_GUARDED_BY(mutex_) = 0;         ///< that rank 0 has named
   std::vector<std::int64_t> left_ SEGFUSE_GUARDED_BY(mutex_);  ///< the ranks of the newest
   std::vector<std::int64_t> ranks_ SEGFUSE_GUARDED_BY(mutex_);
-  std::optional<Failure> loss_ SEGFUSE_GUARDED_BY(mutex_);
+  std::optional<Failure> change_ SEGFUSE_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> notes_ SEGFUSE_GUARDED_BY(mutex_);
+  bool entered_ SEGFUSE_GUARDED_BY(mutex_) = false;      ///< a newcomer that was taken in
   bool own_fault_ SEGFUSE_GUARDED_BY(mutex_) = false;    ///< what ends this rank lies in itself
   bool left_behind_ SEGFUSE_GUARDED_BY(mutex_) = false;  ///< this one is lost for the others
   bool stop_ SEGFUSE_GUARDED_BY(mutex_) = false;

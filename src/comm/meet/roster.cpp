@@ -70,6 +70,16 @@ bool Roster::all_left() const {
 
 void Roster::lose(std::int64_t rank, Time now) {
   at(rank).lost = true;
+  wait_anew(now);
+}
+
+void Roster::take_in(std::int64_t rank, const Here& here, Time now) {
+  came(rank, here, now);
+  wait_anew(now);
+}
+
+/// Nobody has waited for anybody yet, and whose work was done has more of it.
+void Roster::wait_anew(Time now) {
   for (Member& member : members_) {
     member.left = false;
     member.since = now;

@@ -42,6 +42,8 @@ class Roster {
   bool all_left() const;
   /// The others go on without it: from now on it is none of them, and nobody has waited yet.
   void lose(std::int64_t rank, Time now);
+  /// One that was lost is there again.
+  void take_in(std::int64_t rank, const Here& here, Time now);
   bool is_lost(std::int64_t rank) const { return at(rank).lost; }
   /// Those that are not lost.
   std::vector<std::int64_t> ranks() const;
@@ -58,6 +60,7 @@ class Roster {
   Rows rows(Time now) const;
 
  private:
+  void wait_anew(Time now);
   struct Member {
     bool here = false;
     bool left = false;

@@ -66,7 +66,11 @@ class TcpGroup final : public Group {
       : Group(static_cast<int>(meeting->rank()), static_cast<int>(meeting->count()), "TCP"),
         meeting_(std::move(meeting)) {
     if (meeting_->options().min_ranks > 0) set_goes_on();
-    link();
+    set_outside(meeting_->is_late());
+    if (is_outside())
+      units_ = kNone;
+    else
+      link();
   }
 
   ~TcpGroup() override {
@@ -81,6 +85,7 @@ class TcpGroup final : public Group {
   /// From the root to one, from these two to two more, and so on.
   void do_broadcast(std::span<std::byte> bytes, int root) override {
     begin(Call::kBroadcast);
+    if (is_outside()) return;
     const auto ranks = static_cast<unsigned>(size());
     const auto own = static_cast<unsigned>((rank() - root + size()) % size());
     const auto peer = [&](unsigned place) {
@@ -99,6 +104,7 @@ class TcpGroup final : public Group {
 
   void do_exchange(std::span<const Outgoing> out, std::span<const Incoming> in) override {
     begin(Call::kExchange);
+    if (is_outside()) throw InternalError("a rank that has not been taken in exchanges bytes");
     for (const Outgoing& span : out) send(span.to, span.bytes);
     for (const Incoming& span : in) receive(span.from, {.bytes = span.bytes});
     transfer();
@@ -106,16 +112,46 @@ class TcpGroup final : public Group {
 
   void do_finish() override {
     // Ranks that go on without others have left the meeting first, and none can be lost any more.
+    if (is_outside()) throw InternalError("a rank ends its work and has not been taken in");
     if (!goes_on() || !meeting_->is_over()) gather_as(Call::kFinish, "");
     finished_ = true;
   }
 
   void do_commit() override {
-    if (!goes_on() || meeting_->is_over()) return;
+    if (!goes_on() || meeting_->is_over() || is_outside()) return;
     commits_ = true;
     gather_as(Call::kCommit, "");
+    end_unit(units_ + 1);
+  }
+
+  void end_unit(std::int64_t units) {
+    units_ = units;
     commits_ = false;
-    ++units_;
+    is_new_ = false;
+    set_newcomers({});
+  }
+
+  void do_leave_note(const std::string& name, const std::string& text) override {
+    meeting_->leave_note(name, text);
+  }
+  std::string do_note(const std::string& name) override { return meeting_->note(name); }
+  bool do_somebody_waits() override { return meeting_->somebody_waits(); }
+
+  void do_take_in() override {
+    if (is_outside()) {
+      meeting_->enter();
+      is_new_ = true;
+      set_outside(false);
+      link();
+      return;
+    }
+    // Where the unit is done again they may be here.
+    if (!newcomers().empty()) return;
+    const char* const waits = rank() == 0 && somebody_waits() ? "waits" : "";
+    if (gather_as(Call::kGather, waits)[0].empty()) return;
+    // All are in this unit, so that none has it behind itself that the newcomers do not know.
+    if (rank() == 0) meeting_->admit();
+    meeting_->await_change();
   }
 
   bool do_regroup() override {
@@ -130,7 +166,7 @@ class TcpGroup final : public Group {
       peers_.clear();
       number_ = 0;
       try {
-        Links links = link_ranks(*meeting_, std::to_string(units_));
+        Links links = link_ranks(*meeting_, fmt::format("{} {}", units_, is_new_ ? kNew : kKnown));
         const std::vector<std::int64_t> ranks = meeting_->ranks();
         set_place(static_cast<int>(std::ranges::find(ranks, meeting_->rank()) - ranks.begin()),
                   static_cast<int>(ranks.size()), meeting_->generation());
@@ -147,13 +183,26 @@ class TcpGroup final : public Group {
   bool take_units(const std::vector<std::string>& words) {
     std::int64_t most = units_;
     for (const std::string& word : words) most = std::max<std::int64_t>(most, std::stoll(word));
-    const bool done = most > units_;
-    if (most - units_ > (commits_ ? 1 : 0))
+    const bool first = units_ == kNone;
+    const bool done = !first && most > units_;
+    if (!first && most - units_ > (commits_ ? 1 : 0))
       throw InternalError(fmt::format("rank {} has done {} units, and another one {}",
                                       meeting_->rank(), units_, most));
+    if (done) {
+      end_unit(most);
+      return true;
+    }
     units_ = most;
     commits_ = false;
-    return done;
+    std::vector<int> newcomers;
+    for (std::size_t place = 0; place < words.size(); ++place) {
+      const std::int64_t units = std::stoll(words[place]);
+      // One that came to the end of a unit that others have left is new no more.
+      if (words[place].ends_with(kNew) && (units == kNone || units == most))
+        newcomers.push_back(static_cast<int>(place));
+    }
+    set_newcomers(std::move(newcomers));
+    return false;
   }
 
   void do_poll() override {
@@ -178,13 +227,14 @@ class TcpGroup final : public Group {
   std::vector<std::string> gather_as(Call call, std::string_view mine) {
     begin(call);
     std::vector<std::string> texts(static_cast<std::size_t>(size()));
+    texts[static_cast<std::size_t>(rank())] = mine;
+    if (is_outside()) return texts;
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
       send(peer, std::as_bytes(std::span(mine)));
       receive(peer, {.text = &texts[static_cast<std::size_t>(peer)]});
     }
     transfer();
-    texts[static_cast<std::size_t>(rank())] = mine;
     return texts;
   }
 
@@ -307,7 +357,11 @@ class TcpGroup final : public Group {
   Call call_ = Call::kGather;
   std::uint32_t number_ = 0;
   bool finished_ = false;
-  std::int64_t units_ = 0;  ///< that all have done
+  static constexpr std::int64_t kNone = -1;
+  static constexpr const char* kNew = "new";
+  static constexpr const char* kKnown = "known";
+  std::int64_t units_ = 0;  ///< that all have done; kNone: a newcomer does not know it yet
+  bool is_new_ = false;     ///< this rank has done no unit with the others
   bool commits_ = false;    ///< this rank has come to the end of one more
   std::atomic<bool> ended_ = false;
   Mutex mutex_;

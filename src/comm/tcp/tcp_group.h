@@ -12,7 +12,8 @@ namespace segfuse::comm {
 /// All ranks of the meeting call it. abort() tells the others through the meeting; what goes wrong
 /// anywhere is thrown as the meeting has it (Meeting::check()). CommError where they cannot connect
 /// to each other. With MeetingOptions::min_ranks they go on without ranks that are lost; then they
-/// leave the meeting, as a unit, before the group finishes.
+/// leave the meeting, as a unit, before the group finishes. A newcomer of the meeting
+/// (Meeting::is_late()) is outside.
 std::unique_ptr<Group> open_tcp_group(std::shared_ptr<meet::Meeting> meeting);
 
 }  // namespace segfuse::comm

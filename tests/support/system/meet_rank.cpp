@@ -12,7 +12,10 @@
 //   value=R:TEXT         rank R has another value than the others
 //   launch=N             is no rank: starts N, with the other arguments
 //   min=M                while so many ranks are left they go on; a step is a sum over all, and at
-//                        the end rank 0 says what came out
+//                        the end rank 0 says what came out. kill=2@3,5@4 names several then
+//   whole=S              from step S on rank 0 waits until somebody joins, unless all are there
+//   door=kill stop fail  what a process does before it joins
+//   inside=kill stop     what it does when it has joined, before its first step
 
 #include <fmt/core.h>
 #include <signal.h>
@@ -51,9 +54,13 @@ const char* meant(const std::string& name, std::int64_t rank, std::int64_t step)
   if (found == arguments.end()) return nullptr;
   const std::string start = fmt::format("{}@{}", rank, step);
   const std::string& text = found->second;
-  if (!text.starts_with(start) || (text.size() > start.size() && text[start.size()] != ':'))
-    return nullptr;
-  return text.c_str() + start.size();
+  for (std::size_t at = 0; at != text.npos; at = text.find(',', at)) {
+    at += at > 0 ? 1 : 0;
+    if (!std::string_view(text).substr(at).starts_with(start)) continue;
+    const char* const rest = text.c_str() + at + start.size();
+    if (*rest == '\0' || *rest == ':' || *rest == ',') return rest;
+  }
+  return nullptr;
 }
 
 /// The system's, but for the time that it is told to jump over.
@@ -159,18 +166,55 @@ double sum_of_step(comm::Group& group, std::int64_t step, double before) {
   return all / 1e5;
 }
 
-/// Steps of ranks that go on without those that are lost.
+void perhaps_end(const std::string& how) {
+  if (how == "kill") ::raise(SIGKILL);
+  if (how == "stop") ::raise(SIGSTOP);
+  if (how == "fail") throw DataError("there is no paper");
+}
+
+/// Where a rank is; who joins gets it.
+struct Work {
+  std::int64_t step = 1;
+  double value = 0;
+};
+
+void take_in(comm::Group& group, Work& work) {
+  const bool late = group.is_outside();
+  if (late) perhaps_end(arguments["door"]);
+  comm::together(group, [&] {
+    group.take_in();
+    if (group.newcomers().empty()) return;
+    if (late) perhaps_end(arguments["inside"]);
+    group.broadcast(std::as_writable_bytes(std::span(&work, 1)), 0);
+  });
+}
+
+/// Rank 0 goes on when all are there or one comes.
+void await_somebody(comm::Group& group, const comm::meet::Meeting& meeting, std::int64_t step) {
+  if (!arguments.contains("whole") || step < std::atol(arguments["whole"].c_str())) return;
+  while (group.rank() == 0 && group.size() < meeting.count() && !group.somebody_waits()) {
+    group.poll();
+    ::usleep(1000);
+  }
+}
+
+/// Steps of ranks that go on without those that are lost, and with those that come.
 void work_together(const std::shared_ptr<comm::meet::Meeting>& meeting) {
   const std::unique_ptr<comm::Group> group = comm::open_tcp_group(meeting);
   comm::run_rank(*group, [&] {
     const long steps = std::atol(arguments["steps"].c_str());
-    double value = 0;
-    for (std::int64_t step = 1; step <= steps; ++step) {
+    Work work;
+    auto& [step, value] = work;
+    if (group->is_outside()) take_in(*group, work);
+    for (; step <= steps; ++step) {
       double next = 0;
+      bool somebody = false;
       comm::together(*group, [&] {
         meeting->report({.step = step, .phase = Phase::kBackward});
         perhaps_go_wrong(*meeting, step);
         meeting->report({.step = step, .phase = Phase::kExchange});
+        await_somebody(*group, *meeting, step);
+        somebody = !group->gather(group->somebody_waits() ? "waits" : "")[0].empty();
         std::string first = group->gather(std::to_string(step))[0];
         if (first != std::to_string(step)) throw InternalError("a rank is in step " + first);
         next = sum_of_step(*group, step, value);
@@ -179,6 +223,9 @@ void work_together(const std::shared_ptr<comm::meet::Meeting>& meeting) {
         if (bits != std::bit_cast<std::uint64_t>(next)) throw InternalError("the sums differ");
       });
       value = next;
+      if (!somebody || step == steps) continue;
+      Work after{step + 1, value};
+      take_in(*group, after);
     }
     comm::together(*group, [&] { meeting->leave(); });
     if (meeting->rank() == 0) fmt::print("{:a} by {}\n", value, group->size());

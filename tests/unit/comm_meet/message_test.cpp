@@ -31,11 +31,14 @@ std::vector<Message> one_of_each() {
           Text{7, kNasty, 3},
           Trouble{true, "why", 0, 3},
           Bye{3},
-          Agreed{"node", 1},
+          Agreed{"node", 1, true},
           Texts{7, 3, {"", kNasty, "x"}, 3},
           Ended{{true, 4, "because"}},
           Rows{2, "failed", {{0, "a", 1, some_state(), 0.5, true, false, true, false}, {}}, 3},
-          Changed{3, {false, 4, "it was lost"}}};
+          Changed{3, {false, 4, "it was lost"}, {0, 2, 7}},
+          Knock{},
+          Admit{3},
+          Note{"a", kNasty}};
 }
 
 TEST(Message, EachComesBackAsItWent) {
@@ -65,7 +68,7 @@ TEST(Message, NoPartOfAMessageIsOne) {
 }
 
 TEST(Message, WhatCannotBeIsRefused) {
-  EXPECT_THROW(decode("\x0a"), DataError);
+  EXPECT_THROW(decode(std::string(1, static_cast<char>(std::variant_size_v<Message>))), DataError);
   EXPECT_THROW(decode("\xff"), DataError);
   std::string ended = encode(Ended{{false, 1, ""}});
   ended[1] = 2;  // neither yes nor no
@@ -78,6 +81,7 @@ TEST(Message, WhatCannotBeIsRefused) {
   EXPECT_THROW(decode(encode(Beat{{.doing = std::string(kLongestDoing + 1, 'x')}})), DataError);
   EXPECT_THROW(decode(encode(Here{std::string(kLongestHost + 1, 'x'), 1, {}})), DataError);
   EXPECT_THROW(decode(encode(Text{0, std::string(kLongestText + 1, 'x')})), DataError);
+  EXPECT_THROW(decode(encode(Note{"", std::string(kLongestText + 1, 'x')})), DataError);
   // A name that is there twice: "a" and "b" of the first message.
   std::string here = encode(one_of_each()[0]);
   here[here.rfind('b')] = 'a';
@@ -142,7 +146,7 @@ TEST(Handshake, RankZeroProvesTheKeyToo) {
   const std::string hosts = new_nonce();
   const std::string own = new_nonce();
   for (const Verdict each : {Verdict::kWelcome, Verdict::kWrongKey, Verdict::kWrongCount,
-                             Verdict::kTaken, Verdict::kClosed})
+                             Verdict::kTaken, Verdict::kClosed, Verdict::kOver})
     EXPECT_EQ(read_verdict(verdict("key", each, hosts, own), "key", hosts, own), each);
   const std::string bytes = verdict("key", Verdict::kWelcome, hosts, own);
   EXPECT_FALSE(read_verdict(bytes, "Key", hosts, own));

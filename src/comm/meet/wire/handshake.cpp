@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kBytes = 32;  // of a nonce, and of a proof
 constexpr std::size_t kWords = 13;  // bytes of what a visitor says of itself
 /// With the version of all messages.
-constexpr std::string_view kMagic = "segfuse meets 3\n";
+constexpr std::string_view kMagic = "segfuse meets 4\n";
 
 std::string text_of(std::uint32_t number) {
   std::string text;
@@ -83,7 +83,7 @@ std::string verdict(std::string_view key, Verdict verdict, const std::string& ch
 
 std::optional<Verdict> read_verdict(std::string_view bytes, std::string_view key,
                                     const std::string& challenge_nonce, const std::string& nonce) {
-  if (bytes.size() != 1 + kBytes || bytes[0] < 0 || bytes[0] > static_cast<char>(Verdict::kClosed))
+  if (bytes.size() != 1 + kBytes || bytes[0] < 0 || bytes[0] > static_cast<char>(Verdict::kOver))
     return {};
   const auto said = static_cast<Verdict>(bytes[0]);
   if (said != Verdict::kWrongKey &&

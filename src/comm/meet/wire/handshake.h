@@ -29,7 +29,8 @@ enum class Verdict : std::uint8_t {
   kWrongKey,
   kWrongCount,  ///< another number of ranks, or no rank of them
   kTaken,       ///< that rank is there already
-  kClosed       ///< all have come, or the time is over
+  kClosed,      ///< all have come, or the time is over
+  kOver         ///< the ranks' work is done
 };
 
 std::string new_nonce();

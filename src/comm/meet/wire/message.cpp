@@ -173,8 +173,22 @@ void fields(A& a, Of<Bye> auto& x) {
 }
 template <class A>
 void fields(A& a, Of<Agreed> auto& x) {
-  a(x.host, x.pid);
+  a(x.host, x.pid, x.late);
   at_most(a, x.host, kLongestHost);
+}
+template <class A>
+void fields(A& a, Of<Knock> auto& /*x*/) {
+  a();
+}
+template <class A>
+void fields(A& a, Of<Admit> auto& x) {
+  a(x.generation);
+}
+template <class A>
+void fields(A& a, Of<Note> auto& x) {
+  a(x.name, x.text);
+  at_most(a, x.name, kLongestHost);
+  at_most(a, x.text, kLongestText);
 }
 template <class A>
 void fields(A& a, Of<Texts> auto& x) {
@@ -182,7 +196,7 @@ void fields(A& a, Of<Texts> auto& x) {
 }
 template <class A>
 void fields(A& a, Of<Changed> auto& x) {
-  a(x.generation, x.loss);
+  a(x.generation, x.loss, x.ranks);
 }
 template <class A>
 void fields(A& a, Of<Ended> auto& x) {

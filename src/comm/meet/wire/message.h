@@ -52,11 +52,20 @@ struct Trouble {  ///< its own failure, or what a library said to it of another'
 struct Bye {  ///< its work is done; to a rank: everybody's is
   std::int64_t generation = 0;
 };
+struct Knock {};  ///< of a newcomer: it can begin to work
+struct Admit {    ///< of rank 0: those that have knocked belong to the ranks from now on
+  std::int64_t generation = 0;
+};
+struct Note {  ///< of rank 0, for newcomers; to one of them
+  std::string name{};
+  std::string text{};
+};
 
 // To a rank.
 struct Agreed {  ///< all have come, and the values are equal
   std::string host{};
   std::int64_t pid = 0;
+  bool late = false;  ///< the others are at work already: this one is a newcomer
 };
 struct Texts {  ///< of the ranks of the generation, from the `first` of them on
   std::uint64_t round = 0;
@@ -64,9 +73,10 @@ struct Texts {  ///< of the ranks of the generation, from the `first` of them on
   std::vector<std::string> texts{};
   std::int64_t generation = 0;
 };
-struct Changed {  ///< a rank was lost, and those that are left are this generation
+struct Changed {  ///< a rank was lost, or newcomers were taken in
   std::int64_t generation = 0;
-  Failure loss{};
+  Failure loss{};                     ///< no rank where none was lost
+  std::vector<std::int64_t> ranks{};  ///< of this generation, in order
 };
 struct Ended {
   Failure failure{};
@@ -91,7 +101,8 @@ struct Rows {
   std::int64_t generation = 0;  ///< of the ranks that are left
 };
 
-using Message = std::variant<Here, Beat, Text, Trouble, Bye, Agreed, Texts, Ended, Rows, Changed>;
+using Message = std::variant<Here, Beat, Text, Trouble, Bye, Agreed, Texts, Ended, Rows, Changed,
+                             Knock, Admit, Note>;
 
 std::string encode(const Message& message);
 /// Throws DataError.

@@ -25,6 +25,7 @@ std::string words_of(Verdict verdict, const Visitor& visitor) {
     case Verdict::kTaken:
       return fmt::format("another process has joined as rank {} there already", visitor.rank);
     case Verdict::kClosed: return "all ranks of the meeting there have joined already";
+    case Verdict::kOver: return "the work of the ranks there is done";
   }
   return {};
 }
@@ -55,7 +56,7 @@ Visit greet(Connection connection, const std::string& key, const Visitor& visito
   if (!reply) return {{}, "rank 0 did not answer in time or closed the connection"};
   const auto said = read_verdict(*reply, key, *nonce, own);
   if (!said) return {{}, "what listens there does not know the key"};
-  if (*said != Verdict::kWelcome) return {{}, words_of(*said, visitor)};
+  if (*said != Verdict::kWelcome) return {{}, words_of(*said, visitor), *said == Verdict::kOver};
   return {std::move(connection), {}};
 }
 

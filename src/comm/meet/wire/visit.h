@@ -20,6 +20,7 @@ bool wait_for(int descriptor, short events, Time until, const Clock& clock,
 struct Visit {
   std::optional<Connection> connection;  ///< none: see why
   std::string why;
+  bool in_vain = false;  ///< another attempt would be, too
 };
 /// One attempt.
 Visit visit(const Address& address, const std::string& key, const Visitor& visitor, Time until,

@@ -30,7 +30,11 @@ std::int64_t shards_of_checkpoint(const std::filesystem::path& path) {
 void choose_shards(TrainConfig& config, const std::filesystem::path& checkpoint, bool resume,
                    comm::Group* group) {
   const int ranks = group == nullptr ? 1 : group->size();
-  if (config.training.chooses_shards) {
+  constexpr const char* kNote = "training.shards";
+  if (config.training.chooses_shards && group != nullptr && group->is_outside()) {
+    // The others have chosen.
+    set_shards(config, std::strtoll(group->note(kNote).c_str(), nullptr, 10));
+  } else if (config.training.chooses_shards) {
     std::int64_t former = 0;
     agree(group, [&] {
       if (resume && rank_of(group) == 0) former = shards_of_checkpoint(checkpoint);
@@ -43,6 +47,8 @@ void choose_shards(TrainConfig& config, const std::filesystem::path& checkpoint,
       log(LogLevel::kInfo, "the same bits on 1 to {0} ranks: training.shards = {0}",
           config.training.shards);
   }
+  if (ranks > 1 && rank_of(group) == 0)
+    group->leave_note(kNote, std::to_string(config.training.shards));
   agree(group, [&] {  // refuses too many ranks
     static_cast<void>(comm::deal_shards(config.training.shards, ranks));
   });

@@ -150,6 +150,7 @@ int train_on_ranks(const RanksRequest& request) {
   check_request(request, count);
   const learn::FormerRun former(request.out);
   int restarts = 0;
+  bool all_restarted = false;
   comm::launch::LaunchRequest launch;
   launch.arguments = request.command;
   launch.count = count;
@@ -168,15 +169,24 @@ int train_on_ranks(const RanksRequest& request) {
       variables["SEGFUSE_THREADS"] = threads_of_each(count);
     if (!request.devices.empty())
       variables["SEGFUSE_DEVICE"] = request.devices[static_cast<std::size_t>(rank)];
-    variables[learn::FormerRun::kVariable] = restarts > 0 ? former.text() : "";
+    variables[learn::FormerRun::kVariable] = all_restarted ? former.text() : "";
     return variables;
   };
   if (request.restarts > 0)
     launch.again = [&](const comm::launch::LaunchResult& result) {
       if (restarts == request.restarts) return false;
       ++restarts;
+      all_restarted = true;
       log(LogLevel::kWarning, "{}; {} (restart {} of {})", result.sentence,
           new_start_of(request, former, count), restarts, request.restarts);
+      return true;
+    };
+  if (request.restarts > 0 && !request.compare)
+    launch.replace = [&](std::int64_t rank, std::string_view sentence) {
+      if (restarts == request.restarts) return false;
+      ++restarts;
+      log(LogLevel::kWarning, "{}; rank {} is started again, to join the others (restart {} of {})",
+          sentence, rank, restarts, request.restarts);
       return true;
     };
   const comm::launch::LaunchResult result = comm::launch::launch(launch);

@@ -224,7 +224,7 @@ TrainResult train_as(TrainOptions options, const learn::RankContext& ranks) {
 
 TrainResult train(const TrainOptions& options) {
   TrainResult result;
-  learn::run_on_ranks({options.comm, options.rank_timeout, options.min_ranks},
+  learn::run_on_ranks({options.comm, options.rank_timeout, options.min_ranks, options.compare},
                       [&](const learn::RankContext& ranks) { result = train_as(options, ranks); });
   return result;
 }

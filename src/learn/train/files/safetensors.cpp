@@ -162,15 +162,31 @@ const Tensor& TensorFile::at(const std::string& name, const std::string& source)
       "{}: the tensor '{}' is missing; the file was written for another model", source, name));
 }
 
-void write_safetensors(const std::filesystem::path& path, const TensorFile& file) {
+namespace {
+
+/// Hands the pieces of the file to `write`, one after the other.
+template <class Write>
+void write_pieces(const TensorFile& file, const Write& write) {
   const std::string header = header_text(file);
   const std::uint64_t length = header.size();
+  write(std::string_view(reinterpret_cast<const char*>(&length), kPrefix));
+  write(std::string_view(header));
+  for (const auto& [name, tensor] : file.tensors)
+    write(std::string_view(static_cast<const char*>(tensor.data()), tensor.bytes()));
+}
+
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& path, const TensorFile& file) {
   write_file_atomically(path, [&](FileWriter& out) {
-    out.write(std::string_view(reinterpret_cast<const char*>(&length), kPrefix));
-    out.write(header);
-    for (const auto& [name, tensor] : file.tensors)
-      out.write(std::span(static_cast<const std::byte*>(tensor.data()), tensor.bytes()));
+    write_pieces(file, [&](std::string_view piece) { out.write(piece); });
   });
+}
+
+std::string safetensors_bytes(const TensorFile& file) {
+  std::string bytes;
+  write_pieces(file, [&](std::string_view piece) { bytes += piece; });
+  return bytes;
 }
 
 TensorFile read_safetensors(const std::filesystem::path& path) {

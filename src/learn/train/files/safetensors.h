@@ -23,6 +23,8 @@ struct TensorFile {
 /// Replaces `path` in one step (a killed process leaves the former file). The same content gives
 /// the same bytes.
 void write_safetensors(const std::filesystem::path& path, const TensorFile& file);
+/// Those bytes.
+std::string safetensors_bytes(const TensorFile& file);
 
 /// DataError with the file name and the byte offset for anything malformed: a truncated file, a
 /// header that is not JSON, unknown types, offsets outside the file, overlapping or wrong sizes.

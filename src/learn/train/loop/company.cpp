@@ -154,11 +154,16 @@ void run_over_tcp(const Ranks& ranks, const RankSettings& settings,
   options.last_resort = kLastResort;
   options.min_ranks = settings.min_ranks;
   options.values["--min-ranks"] = std::to_string(settings.min_ranks);
+  options.values["--compare"] = settings.compare ? "given" : "not given";
   const auto meeting = std::make_shared<comm::meet::Meeting>(std::move(options));
   RankWatch watch(meeting);
   try {
     std::unique_ptr<comm::Group> group;
     try {
+      if (meeting->is_late() && settings.compare)
+        throw UsageError(
+            "this process cannot join the ranks, because they train one model after the other "
+            "(--compare); the others go on");
       group = comm::open_tcp_group(meeting);
     } catch (...) {
       tell_end(watch);

@@ -41,9 +41,10 @@ struct RankContext {
 /// one that it sees. UsageError where there are fewer GPUs than ranks.
 Context context_of(const RankContext& rank, const Context& context);
 struct RankSettings {
-  std::string comm;    ///< TrainOptions::comm
-  double timeout = 0;  ///< TrainOptions::rank_timeout
-  int min_ranks = 0;   ///< TrainOptions::min_ranks
+  std::string comm;      ///< TrainOptions::comm
+  double timeout = 0;    ///< TrainOptions::rank_timeout
+  int min_ranks = 0;     ///< TrainOptions::min_ranks
+  bool compare = false;  ///< TrainOptions::compare
 };
 /// Runs work() on each rank, or on this process alone, which tells a launcher of ours what it does.
 /// Ranks of an MPI's launcher use that MPI, all

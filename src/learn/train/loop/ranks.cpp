@@ -28,6 +28,37 @@ void TrainingRanks::together(const std::function<void()>& work) const {
   learn::together(group_, work);
 }
 
+bool TrainingRanks::is_outside() const { return !alone() && group_->is_outside(); }
+
+void TrainingRanks::take_in(const std::function<std::string()>& state,
+                            const std::function<void(std::string)>& take) {
+  together([&] {
+    group_->take_in();
+    const std::vector<int>& newcomers = group_->newcomers();
+    if (newcomers.empty()) return;
+    std::string bytes = leads() ? state() : "";
+    std::uint64_t size = bytes.size();
+    group_->broadcast(std::as_writable_bytes(std::span(&size, 1)), 0);
+    std::vector<comm::Outgoing> out;
+    std::vector<comm::Incoming> in;
+    if (leads())
+      for (const int rank : newcomers) out.push_back({rank, std::as_bytes(std::span(bytes))});
+    const bool is_new = std::ranges::find(newcomers, group_->rank()) != newcomers.end();
+    if (is_new) {
+      bytes.resize(size);
+      in.push_back({0, std::as_writable_bytes(std::span(bytes))});
+    }
+    group_->exchange(out, in);
+    if (is_new) take(std::move(bytes));
+  });
+}
+
+void TrainingRanks::leave_note(const std::string& name, const std::string& text) const {
+  if (!alone() && leads()) group_->leave_note(name, text);
+}
+
+std::string TrainingRanks::note(const std::string& name) const { return group_->note(name); }
+
 std::vector<std::string> TrainingRanks::gather(std::string_view own) {
   if (alone()) return {std::string(own)};
   std::vector<std::string> all;
@@ -38,7 +69,8 @@ std::vector<std::string> TrainingRanks::gather(std::string_view own) {
 TrainingRanks::Report TrainingRanks::join(const Report& own) {
   if (alone()) return own;
   // A letter for what follows, then the failure, or the seconds and the losses.
-  std::string text(1, !own.failure.empty() ? 'f' : own.stop ? 's' : 'g');
+  const bool waits = group_->somebody_waits();
+  std::string text(1, !own.failure.empty() ? 'f' : own.stop ? 's' : waits ? 'w' : 'g');
   if (!own.failure.empty()) {
     text += own.failure;
   } else {
@@ -54,6 +86,7 @@ TrainingRanks::Report TrainingRanks::join(const Report& own) {
       throw_failure(of_rank.substr(1));
     }
     all.stop = all.stop || of_rank[0] == 's';
+    all.take_in = all.take_in || of_rank[0] == 'w';
     double seconds = 0;
     std::memcpy(&seconds, of_rank.data() + 1, sizeof seconds);
     const std::size_t begin = 1 + sizeof seconds;

@@ -45,8 +45,18 @@ class TrainingRanks {
   /// Work of all ranks that those which are left do again where one is lost: see comm/group.h. Each
   /// call below is a unit of its own.
   void together(const std::function<void()>& work) const;
-  /// At the beginning of a unit: deals the shards out again where ranks were lost, and says so.
+  /// At the beginning of a unit: deals the shards out again where the ranks changed, and says so.
   bool deal_again();
+  /// Whether this rank came while the others were at work, and is none of them yet.
+  bool is_outside() const;
+  /// All ranks, and one that is outside, which waits for the others: those that came later are
+  /// ranks from now on, and take() gets there what state() gave on the leading rank. Both may be
+  /// called again, see together().
+  void take_in(const std::function<std::string()>& state,
+               const std::function<void(std::string)>& take);
+  /// What the leading rank tells those that come later.
+  void leave_note(const std::string& name, const std::string& text) const;
+  std::string note(const std::string& name) const;
   /// The one that writes files and speaks.
   bool leads() const;
   comm::ShardRange shards() const;
@@ -67,6 +77,7 @@ class TrainingRanks {
   struct Report {
     std::vector<float> losses;  ///< of shards, in their order
     bool stop = false;          ///< whether the process is to end
+    bool take_in = false;       ///< of all: whether somebody came later and waits
     std::string failure{};      ///< failure_text() of what the rank ended by
     double seconds = 0;         ///< that its shards took
   };

@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/code/blake2b.h"
 #include "base/console/log.h"
 #include "base/console/progress.h"
 #include "base/context/pool.h"
@@ -46,6 +47,21 @@ std::vector<Tensor> clone(const std::vector<Tensor>& tensors) {
 bool all_known(const Sequence& sequence) {
   return std::ranges::none_of(sequence.segments,
                               [](const FrameSegment& s) { return s.label == kUnknownLabel; });
+}
+
+/// What ranks that come later compare theirs with.
+constexpr const char* kRecipeNote = "recipe";
+
+Recipe parse_recipe(const std::string& text) {
+  constexpr const char* kPlace = "the recipe of a rank";
+  const Json json = parse_json(text, kPlace);
+  return recipe_from_json(JsonPlace(json, kPlace));
+}
+
+/// That text, or its hash where it is too long for a note.
+std::string short_text(const std::string& recipe) {
+  constexpr std::size_t kLongest = std::size_t{16} << 10;
+  return recipe.size() <= kLongest ? recipe : blake2b_hex(recipe);
 }
 
 std::string title_of(Selection selection) {
@@ -126,8 +142,11 @@ class Run {
     return options_.execution.accelerator;
   }
   void compare_recipes();
+  void compare_with(const std::string& others, const Recipe& own) const;
   void restore();
   void flatten();
+  void take_in();
+  void take_state(const std::string& bytes);
   void save() {
     if (!ranks_.leads()) return;
     ranks_.report(Phase::kSaving, state_.step);
@@ -174,6 +193,7 @@ class Run {
   std::unique_ptr<Decoder> decoder_;
   bool warned_ = false;
   bool stop_ = false;
+  bool somebody_waits_ = false;  ///< to be taken in
   using Clock = std::chrono::steady_clock;
   Clock::time_point saved_ = Clock::now();
 };
@@ -186,14 +206,10 @@ void Run::compare_recipes() {
   // Others cut the programs differently, so gradients have other last digits.
   own.emplace_back("back end", options_.execution.backend);
   own.emplace_back("device", accelerator() ? "a GPU" : "the CPU");
+  if (ranks_.is_outside()) return compare_with(ranks_.note(kRecipeNote), own);
   const std::vector<std::string> all = ranks_.gather(json_text(recipe_json(own)));
-  const auto parse = [&](std::size_t rank) {
-    const std::string place = fmt::format("the recipe of rank {}", rank);
-    const Json json = parse_json(all[rank], place);
-    return recipe_from_json(JsonPlace(json, place));
-  };
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const std::string different = differences(parse(0), parse(rank));
+    const std::string different = differences(parse_recipe(all[0]), parse_recipe(all[rank]));
     if (different.empty()) continue;
     ranks_.let_leader_speak();
     throw UsageError(fmt::format(
@@ -201,6 +217,44 @@ void Run::compare_recipes() {
         "ranks with the same configuration, data, back end and version of segfuse",
         rank, rank, different));
   }
+  ranks_.leave_note(kRecipeNote, short_text(all[0]));
+}
+
+/// Refuses to join ranks that train something else, before they wait for this one.
+void Run::compare_with(const std::string& others, const Recipe& own) const {
+  const std::string text = json_text(recipe_json(own));
+  if (others == short_text(text)) return;
+  throw UsageError(fmt::format(
+      "this process cannot join the ranks, which do not train the same{}; start it with the same "
+      "configuration, data, back end and version of segfuse",
+      others.starts_with('{') ? fmt::format(" (then: they, now: this process: {})",
+                                            differences(parse_recipe(others), own))
+                              : ""));
+}
+
+/// Ranks that came later get the state; this one, too, where it is one of them.
+void Run::take_in() {
+  ranks_.take_in(
+      [&] {
+        step_->fetch(flat_);
+        return safetensors_bytes(file_of(state_, segmenter_.parameters(), recipe_));
+      },
+      [&](const std::string& bytes) { take_state(bytes); });
+}
+
+void Run::take_state(const std::string& bytes) {
+  const std::string source = "the state of rank 0";
+  TrainingState now =
+      state_of(parse_safetensors(bytes, source), source, segmenter_.parameters(), recipe_);
+  // Steps have the memory of these.
+  for (const auto tensors :
+       {&TrainingState::parameters, &TrainingState::first_moment, &TrainingState::second_moment,
+        &TrainingState::average, &TrainingState::best}) {
+    copy_into(now.*tensors, state_.*tensors);
+    now.*tensors = std::move(state_.*tensors);
+  }
+  state_ = std::move(now);
+  step_->load(flat_);
 }
 
 void Run::restore() {
@@ -372,6 +426,7 @@ double Run::sum_step(const Step& step, std::optional<Batch>& next, const Step* a
   ranks_.report(Phase::kExchange, state_.step + 1);
   const TrainingRanks::Report all = ranks_.join(own);
   stop_ = all.stop;
+  somebody_waits_ = all.take_in;
   double loss = 0;
   for (const float of_shard : all.losses) loss += static_cast<double>(of_shard);
   norm = step_->reduce(ranks_);
@@ -411,6 +466,8 @@ void Run::train_epoch(std::optional<InterruptScope>& interrupt, Progress& progre
       throw Interrupted(fmt::format("interrupted in epoch {}; continue with --resume from {}",
                                     state_.epoch + 1, options_.checkpoint.string()));
     }
+    if (somebody_waits_) take_in();
+    somebody_waits_ = false;
     stop_ = interrupt && interrupt->requested();
     if (save_is_due()) {
       step_->fetch(flat_);
@@ -527,6 +584,10 @@ bool Run::exhausted() const {
 }
 
 TrainingOutcome Run::run() {
+  if (ranks_.is_outside()) {
+    ranks_.report(Phase::kStarting, 0);
+    take_in();  // until then a signal ends this process as if it trained nothing
+  }
   std::optional<InterruptScope> interrupt;
   if (options_.interruptible) interrupt.emplace();
   Progress progress(options_.name, schedule_.total_steps,

@@ -82,6 +82,17 @@ void TrainingStep::fetch(const FlatState& state) const {
   copy(live_.average, state.average);
 }
 
+void TrainingStep::load(const FlatState& state) const {
+  if (!accelerator()) return;
+  const auto copy = [&](const FlatTensors& from, const FlatTensors& to) {
+    if (!to.parts.empty()) accelerator()->upload_into(from.whole, to.whole);
+  };
+  copy(state.parameters, live_.parameters);
+  copy(state.first_moment, live_.first_moment);
+  copy(state.second_moment, live_.second_moment);
+  copy(state.average, live_.average);
+}
+
 void TrainingStep::stage(Batch& batch) const {
   if (!accelerator()) return;
   for (Tensor* tensor : {&batch.features, &batch.lengths, &batch.labels, &batch.segment_start})

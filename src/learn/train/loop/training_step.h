@@ -66,6 +66,8 @@ class TrainingStep {
 
   /// Copies what was updated into `state`; nothing to do on the CPU.
   void fetch(const FlatState& state) const;
+  /// The other way: steps go on from `state`.
+  void load(const FlatState& state) const;
 
   /// Why the gradient or the loss of a batch is not finite, or what the CRF refuses in it: first
   /// what the accelerator's kernels say, then operation by operation on the CPU. Empty where all is
