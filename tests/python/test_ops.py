@@ -355,6 +355,16 @@ def test_slices_that_go_backward_have_bounds(step):
     )
 
 
+def test_the_magnitude_of_minus_zero_has_no_sign():
+    for kind in (np.float16, np.float32, np.float64):
+        x = np.array([-0.0, 0.0, -1.0, np.nan, -np.inf] * 20, kind)
+        found = segfuse.compile(lambda x: (abs(x), 1 / abs(x)))(x)
+        np.testing.assert_array_equal(found[0], np.abs(x))
+        assert not np.signbit(found[0][[0, 1, 2, 4]]).any()
+        with np.errstate(divide="ignore"):
+            np.testing.assert_array_equal(found[1], 1 / np.abs(x))
+
+
 def test_whole_numbers_are_finite():
     for x in (np.array([0, -5, 2**40]), np.array([True, False])):
         for name in ("isnan", "isfinite", "isinf"):

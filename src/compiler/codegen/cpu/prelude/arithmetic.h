@@ -73,18 +73,19 @@ SF_INTEGER(i64, sf_i64, sf_u64)
 
 //: SF_SIGN SF_ORDER
 // NaN passes through all of them.
-#define SF_SIGN(name, type)                                                          \
-  SF_INLINE type sf_abs_##name(type a) {                                             \
-    return sf_select_##name(sf_lt_##name(a, sf_all_##name(0)), sf_neg_##name(a), a); \
-  }                                                                                  \
-  SF_INLINE type sf_sign_##name(type a) {                                            \
-    const type zero = sf_all_##name(0);                                              \
-    const type r = sf_select_##name(sf_lt_##name(a, zero), sf_all_##name(-1), a);    \
-    return sf_select_##name(sf_gt_##name(a, zero), sf_all_##name(1), r);             \
-  }                                                                                  \
-  SF_INLINE type sf_relu_##name(type a) {                                            \
-    const type zero = sf_all_##name(0);                                              \
-    return sf_select_##name(sf_gt_##name(a, zero) | sf_ne_##name(a, a), a, zero);    \
+#define SF_SIGN(name, type)                                                       \
+  SF_INLINE type sf_abs_##name(type a) { /* of -0, too */                         \
+    const type zero = sf_all_##name(0);                                           \
+    return sf_select_##name(sf_le_##name(a, zero), sf_sub_##name(zero, a), a);    \
+  }                                                                               \
+  SF_INLINE type sf_sign_##name(type a) {                                         \
+    const type zero = sf_all_##name(0);                                           \
+    const type r = sf_select_##name(sf_lt_##name(a, zero), sf_all_##name(-1), a); \
+    return sf_select_##name(sf_gt_##name(a, zero), sf_all_##name(1), r);          \
+  }                                                                               \
+  SF_INLINE type sf_relu_##name(type a) {                                         \
+    const type zero = sf_all_##name(0);                                           \
+    return sf_select_##name(sf_gt_##name(a, zero) | sf_ne_##name(a, a), a, zero); \
   }
 #define SF_ORDER(name, type)                                                \
   SF_INLINE type sf_maximum_##name(type a, type b) {                        \
@@ -95,19 +96,19 @@ SF_INTEGER(i64, sf_i64, sf_u64)
   }
 
 //: sf_{abs,sign,relu}_f32
-//+ sf_{lt,gt,ne,neg,select,all}_f32
+//+ sf_{lt,le,gt,ne,sub,select,all}_f32
 SF_SIGN(f32, sf_f32)
 
 //: sf_{abs,sign,relu}_f64
-//+ sf_{lt,gt,ne,neg,select,all}_f64
+//+ sf_{lt,le,gt,ne,sub,select,all}_f64
 SF_SIGN(f64, sf_f64)
 
 //: sf_{abs,sign,relu}_i32
-//+ sf_{lt,gt,ne,neg,select,all}_i32
+//+ sf_{lt,le,gt,ne,sub,select,all}_i32
 SF_SIGN(i32, sf_i32)
 
 //: sf_{abs,sign,relu}_i64
-//+ sf_{lt,gt,ne,neg,select,all}_i64
+//+ sf_{lt,le,gt,ne,sub,select,all}_i64
 SF_SIGN(i64, sf_i64)
 
 //: sf_{maximum,minimum}_f32
