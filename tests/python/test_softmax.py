@@ -84,6 +84,12 @@ def test_sixteen_bits_are_rounded_once():
     np.testing.assert_allclose(found, expected, rtol=6e-4)
 
 
+def test_the_sum_of_many_equal_shares_of_sixteen_bits():
+    x = np.full((1, 70000), 30000, np.float16)
+    found = segfuse.grad(lambda x: sf.logsumexp(x, -1).sum())(x)
+    np.testing.assert_allclose(found.astype(float), 1 / 70000, rtol=2e-2)
+
+
 def test_second_derivatives():
     x = 1e4 + np.random.default_rng(2).normal(size=6)
     p = oracle(x)[0]

@@ -232,8 +232,13 @@ void Adjoint::reduction() {
       // Shares of the rounded result add up to 1 only nearly, or not at all where scores are large.
       const Ex r = expanded(result());
       const Ex power = exp(a - r);
-      const Ex total = expanded(value(b_.sum(power.id, attr<Axes>("axes"))));
-      const Ex share = where(r == -std::numeric_limits<double>::infinity(), 0.0, power / total);
+      // In f32 where 16 bits cannot hold the sum.
+      const DType dtype = b_.val(a.id).dtype;
+      const auto as = [&](Ex x, DType type) { return value(b_.cast(x.id, type)); };
+      const Ex wide = is_half(dtype) ? as(power, DType::kF32) : power;
+      Ex share = wide / expanded(value(b_.sum(wide.id, attr<Axes>("axes"))));
+      if (is_half(dtype)) share = as(share, dtype);
+      share = where(r == -std::numeric_limits<double>::infinity(), 0.0, share);
       return give(0, expanded(cotangent()) * share);
     }
     case ir::ReductionOp::argmax: return;

@@ -246,17 +246,24 @@ void GroupAnalysis::postpone_reductions() {
 }
 
 /// What overwrites an input is stored in the last walk that loads the input. In that walk
-/// KernelWriter::store() computes what else needs it before.
+/// KernelWriter::store() computes what else needs it before. A walk that is put off may put off
+/// others.
 void GroupAnalysis::order_stores() {
-  for (GroupResult& result : results) {
-    const ValId memory = context.memory_of(result.output);
-    if (memory == result.output) continue;
-    for (const GroupResult& other : results)
-      if (dependencies_of(other.root, true).contains(memory))
-        result.walk = std::max(result.walk, other.walk);
-    for (const SimpleReduction& r : reductions)
-      if (!r.column && dependencies_of(fusion.expr(r.expr).operands[0], true).contains(memory))
-        result.walk = std::max(result.walk, r.walk);
+  bool changed = true;
+  while (changed) {
+    changed = false;
+    for (GroupResult& result : results) {
+      const ValId memory = context.memory_of(result.output);
+      if (memory == result.output) continue;
+      const int before = result.walk;
+      for (const GroupResult& other : results)
+        if (dependencies_of(other.root, true).contains(memory))
+          result.walk = std::max(result.walk, other.walk);
+      for (const SimpleReduction& r : reductions)
+        if (!r.column && dependencies_of(fusion.expr(r.expr).operands[0], true).contains(memory))
+          result.walk = std::max(result.walk, r.walk);
+      changed = changed || result.walk != before;
+    }
   }
 }
 

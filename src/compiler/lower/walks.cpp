@@ -550,7 +550,12 @@ void make_result_kernel(Lowering& lowering, const std::vector<std::size_t>& resu
   }
   nest.update_coordinates();
   restore_finished(writer, lowering, nest);
-  for (const std::size_t i : results) writer.store(group.results[i], {});
+  // In the order of their walks: what overwrites an input in place comes after what reads it.
+  std::vector<std::size_t> ordered = results;
+  std::stable_sort(ordered.begin(), ordered.end(), [&](std::size_t a, std::size_t b) {
+    return group.results[a].walk < group.results[b].walk;
+  });
+  for (const std::size_t i : ordered) writer.store(group.results[i], {});
   if (walked >= 0) writer.emitter.close();
   nest.close();
   writer.emitter.finish();

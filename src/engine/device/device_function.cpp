@@ -220,9 +220,9 @@ std::vector<Shape> DeviceFunction::prepare(std::span<const Shape> inputs) {
   if (inputs.size() != fusion.inputs().size())
     throw UsageError(fmt::format("the Fusion '{}' has {} inputs; {} were given", fusion.name(),
                                  fusion.inputs().size(), inputs.size()));
-  std::vector<Tensor> like;
+  std::vector<Tensor> like;  // of their shapes alone
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    like.push_back(Tensor::borrow(fusion.val(fusion.inputs()[i].val).dtype, inputs[i], nullptr));
+    like.push_back(Tensor::on_device(fusion.val(fusion.inputs()[i].val).dtype, inputs[i], nullptr));
   return state_->program.output_shapes(like);
 }
 

@@ -142,6 +142,7 @@ void PlanBuilder::plan_groups(const compiler::CompiledFusion& compiled) {
   for (const compiler::SegmentedGroup& group : compiled.groups()) {
     const compiler::GroupKind kind = compiled.segmented().domain(group.id).kind;
     before_group(group);
+    refuse_nothing(group);
     if (kind == compiler::GroupKind::kView)
       for (const ir::ExprId id : group.exprs) plan_view(id);
     else if (kind == compiler::GroupKind::kLibrary)
@@ -149,6 +150,16 @@ void PlanBuilder::plan_groups(const compiler::CompiledFusion& compiled) {
     else
       plan_kernels(group);
     after_group(group, kind);
+  }
+}
+
+/// A kernel would write some number.
+void PlanBuilder::refuse_nothing(const compiler::SegmentedGroup& group) const {
+  for (const ir::ExprId id : group.exprs) {
+    const ir::Expr& expr = fusion_.expr(id);
+    if (expr.op == ir::Op::argmax && num_elements(shape(expr.operands[0])) == 0 &&
+        num_elements(shape(expr.results[0])) > 0)
+      throw UsageError("argmax: an axis of size 0 has no maximum");
   }
 }
 

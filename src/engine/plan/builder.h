@@ -92,6 +92,7 @@ class PlanBuilder {
 
   /// All groups in their order.
   void plan_groups(const compiler::CompiledFusion& compiled);
+  void refuse_nothing(const compiler::SegmentedGroup& group) const;
   /// Packs what the kernels of a group read, finds memory for what they write, and gives that of
   /// their workspaces.
   std::vector<Ref> open_group(const compiler::SegmentedGroup& group,

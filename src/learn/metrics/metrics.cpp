@@ -165,9 +165,9 @@ struct Metrics::Prepared {
 };
 
 Metrics::Metrics(MetricsConfig config) : config_(std::move(config)) {
-  if (!(config_.frame_seconds >= 1e-8))
+  if (!(config_.frame_seconds >= 1e-8 && config_.frame_seconds <= 1e6))
     throw UsageError(
-        fmt::format("frames of {} s; metrics need at least 1e-8", config_.frame_seconds));
+        fmt::format("frames of {} s; metrics need 1e-8 to 1e6", config_.frame_seconds));
   for (const double tolerance : config_.tolerances)
     if (!(tolerance >= 0))
       throw UsageError(fmt::format("a tolerance of {} s; expected at least 0", tolerance));

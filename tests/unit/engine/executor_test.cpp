@@ -214,6 +214,7 @@ TEST(Executor, NoOutputOfAKernelReadsWhatAnotherHasOverwritten) {
   struct Case {
     const char* name;
     std::function<void(Builder&, ValId z, ValId x, ValId row)> outputs;
+    Shape shape = {9, 70};
   };
   const auto give = [](Builder& b, ValId output, ValId over = {}) {
     b.fusion().add_output(output);
@@ -244,6 +245,19 @@ TEST(Executor, NoOutputOfAKernelReadsWhatAnotherHasOverwritten) {
          give(b, b.sin(sum), row);
          give(b, b.mul(z, b.unsqueeze(b.mul(sum, row), 1)));
        }},
+      {"one after another",
+       [&](Builder& b, ValId z, ValId x, ValId) {
+         const ValId y = b.fusion().add_input("y", DType::kF32, b.val(x).shape);
+         give(b, b.sin(z), x);
+         give(b, b.add(x, z), y);
+         give(b, b.mul(y, b.sum(z, {1}, true)));
+       }},
+      {"of rows in parts",
+       [&](Builder& b, ValId z, ValId x, ValId) {
+         give(b, b.mul(z, b.sum(z, {1}, true)), x);
+         give(b, b.add(z, x));
+       },
+       {2, 1 << 17}},
       {"of a row, beside it",
        [&](Builder& b, ValId z, ValId, ValId row) {
          const ValId sum = b.sum(z, {1});
@@ -256,15 +270,17 @@ TEST(Executor, NoOutputOfAKernelReadsWhatAnotherHasOverwritten) {
       Fusion fusion;
       Builder b(fusion);
       const Extent rows(fusion.symbol("T"));
-      const ValId z = fusion.add_input("z", DType::kF32, {rows, 70});
-      const ValId x = fusion.add_input("x", DType::kF32, {rows, 70});
+      const Extent columns(what.shape[1]);
+      const ValId z = fusion.add_input("z", DType::kF32, {rows, columns});
+      const ValId x = fusion.add_input("x", DType::kF32, {rows, columns});
       const ValId row = fusion.add_input("row", DType::kF32, {rows});
       what.outputs(b, z, x, row);
       ThreadPool pool(2);
       Rng rng(11);
-      const std::vector<Tensor> inputs{uniform(rng, DType::kF32, {9, 70}),
-                                       uniform(rng, DType::kF32, {9, 70}),
-                                       uniform(rng, DType::kF32, {9})};
+      std::vector<Tensor> inputs;
+      for (const ir::Input& input : fusion.inputs())
+        inputs.push_back(
+            uniform(rng, DType::kF32, input.val == row ? Shape{what.shape[0]} : what.shape));
       const std::vector<Tensor> expected = ir::interpret(fusion, inputs);
       std::vector<Tensor> given;
       for (const Tensor& input : inputs) given.push_back(input.clone());

@@ -55,7 +55,7 @@ std::string gff3_escaped(std::string_view text, bool sequence) {
   for (const char c : text) {
     const bool begins = out.empty() && (c == '>' || c == '#');
     const auto byte = static_cast<unsigned char>(c);
-    if (byte < ' ' || c == '%' || (sequence && (c == ' ' || begins)))
+    if (byte < ' ' || byte == 0x7F || c == '%' || (sequence && (c == ' ' || begins)))
       out += fmt::format("%{:02X}", byte);
     else
       out += c;
