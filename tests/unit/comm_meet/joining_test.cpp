@@ -255,11 +255,14 @@ TEST(Joining, ANewcomerThatBeginsAStepHasArrived) {
 }
 
 TEST(Joining, OnlyRankZeroTakesIn) {
-  TwoOfThree ranks([](Meeting& meeting) {
+  std::atomic<bool> renewed = false;
+  TwoOfThree ranks([&](Meeting& meeting) {
+    renewed = true;
     EXPECT_THROW(meeting.await_change(), RanksChanged);
     meeting.renew();
     EXPECT_THAT(meeting.ranks(), ElementsAre(0));
   });
+  while (!renewed) ::usleep(1000);  // a change before would be one with the first
   ranks.one->send(Admit{1});
   ranks.group.join();
   EXPECT_EQ(ranks.group.outcome(0).error, "");
