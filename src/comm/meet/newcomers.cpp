@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/console/log.h"
 #include "comm/meet/agreement.h"
@@ -71,7 +72,7 @@ void Hub::watch_newcomers(Time now) {
   if (failure_ || over_) return;
   for (const auto& peer : peers_) {
     if (peer->stage != Stage::kRank || !peer->arriving) continue;
-    peer->arriving = roster_.state(peer->rank).step == 0;
+    peer->arriving = arrives(*peer);
     const bool linked = round_ >= 2;
     const Duration limit = linked ? timings.settle : timings.arrive();
     const bool said = texts_[static_cast<std::size_t>(peer->rank)].has_value();
@@ -82,6 +83,25 @@ void Hub::watch_newcomers(Time now) {
          now);
     return;  // the next one has a new limit
   }
+}
+
+/// It was taken in and has begun no step yet: the others can do without it.
+bool Hub::arrives(const Peer& peer) const {
+  return peer.stage == Stage::kRank && peer.arriving && roster_.state(peer.rank).step == 0;
+}
+
+/// No loss has explained the hint. Who has just come is the likeliest cause: the one that gave the
+/// hint, else one that it was to reach (see comm/tcp/links.cpp), else the last one. A wrong guess
+/// costs another round.
+void Hub::judge_hint(Time now) {
+  const auto likelihood = [&](const auto& peer) {
+    return std::tuple(arrives(*peer), peer->rank == hint_->rank, peer->rank < hint_->rank,
+                      peer->rank);
+  };
+  const auto likeliest = std::ranges::max_element(peers_, {}, likelihood);
+  if (likeliest == peers_.end() || !arrives(**likeliest)) return fail(*hint_);
+  const std::int64_t rank = (*likeliest)->rank;
+  lose(rank == hint_->rank ? *hint_ : roster_.lost(rank, now, hint_->sentence), now);
 }
 
 /// Those that have knocked are ranks from now on. Where none is left nobody is new, and

@@ -230,6 +230,69 @@ TEST(Joining, ANewcomerThatHangsIsGivenUp) {
   EXPECT_THAT(loss_of_newcomer(2, 590, 12), HasSubstr("did not begin a step within 600 s"));
 }
 
+/// What the others hear where `who` of ranks 1 and 2, of which 2 was just taken in, tells of
+/// trouble.
+std::string loss_after_trouble(std::int64_t who, bool hint) {
+  ManualClock clock;
+  std::atomic<bool> taken_in = false;
+  TwoOfThree ranks(
+      [&](Meeting& meeting) {
+        admit(meeting);
+        taken_in = true;
+        EXPECT_THROW(meeting.await_change(), RanksChanged);
+        meeting.renew();
+        EXPECT_THAT(meeting.ranks(), ElementsAre(0, 1));
+      },
+      &clock);
+  auto two = ranks.come(2);
+  TwoOfThree::await<Agreed>(*two);
+  two->send(Knock{});
+  TwoOfThree::await<Changed>(*ranks.one);
+  while (!taken_in) ::usleep(1000);
+  (who == 1 ? *ranks.one : *two).send(Trouble{hint, "a cable is broken", hint ? 0 : 4, 2});
+  ranks.pass(clock, hint ? 7 : 0, {ranks.one.get(), two.get()});
+  const Changed changed = TwoOfThree::await<Changed>(*ranks.one);
+  EXPECT_EQ(changed.loss.rank, 2);
+  EXPECT_EQ(TwoOfThree::await<Changed>(*two).loss.rank, -1);
+  EXPECT_EQ(TwoOfThree::await<Changed>(*two).loss.rank, 2);
+  ranks.part(*ranks.one, 3);
+  ranks.group.join();
+  EXPECT_EQ(ranks.group.outcome(0).error, "");
+  return changed.loss.sentence;
+}
+
+TEST(Joining, ANewcomerThatFailsBeforeItsFirstStepIsGivenUp) {
+  EXPECT_THAT(loss_after_trouble(2, false),
+              HasSubstr("rank 2 (host puppet, pid 7) failed in step 0, starting: a cable is broken"));
+}
+
+TEST(Joining, ANewcomerThatCannotConnectIsGivenUp) {
+  EXPECT_THAT(loss_after_trouble(2, true),
+              HasSubstr("rank 2 (host puppet, pid 7) failed in step 0, starting: a cable is broken"));
+  EXPECT_THAT(loss_after_trouble(1, true),
+              AllOf(HasSubstr("rank 2 (host puppet, pid 7) was lost in step 0, starting"),
+                    HasSubstr("rank 1 (host puppet, pid 7) failed in step 0, starting: a cable is")));
+}
+
+TEST(Joining, OneThatHasBegunAStepEndsAllWhereItFails) {
+  std::atomic<bool> taken_in = false;
+  TwoOfThree ranks([&](Meeting& meeting) {
+    admit(meeting);
+    taken_in = true;
+    EXPECT_THROW(meeting.await_change(), CommError);
+    EXPECT_EQ(meeting.generation(), 2);
+  });
+  auto two = ranks.come(2);
+  TwoOfThree::await<Agreed>(*two);
+  two->send(Knock{});
+  TwoOfThree::await<Changed>(*ranks.one);
+  while (!taken_in) ::usleep(1000);
+  two->send(Beat{{.step = 1}});
+  two->send(Trouble{false, "it is broken", 0, 2});
+  EXPECT_EQ(TwoOfThree::await<Ended>(*ranks.one).failure.rank, 2);
+  ranks.group.join();
+}
+
 TEST(Joining, ANewcomerThatBeginsAStepHasArrived) {
   ManualClock clock;
   TwoOfThree ranks(
@@ -331,11 +394,12 @@ TEST_F(JoiningProcesses, ANewcomerThatDiesIsNoLossForTheResult) {
   EXPECT_EQ(said, expected + " by 2");
   EXPECT_GE(replaced, 9);
   EXPECT_THAT(lost, IsEmpty());
-  for (const char* const door : {"kill", "fail"}) {
-    const auto result = run(3, 2, {"kill=2@2", fmt::format("door={}", door)});
-    EXPECT_EQ(result.exit_code, 0) << result.sentence << all_errors();
-    EXPECT_EQ(said, expected + " by 2");
-    EXPECT_LE(replaced, door[0] == 'k' ? 3 : 1);
+  for (const char* const how : {"door=kill", "door=fail", "inside=fail"}) {
+    const bool once = how[0] == 'i';
+    const auto result = run(3, 2, {"kill=2@2", how, once ? "whole=4-4" : "whole=99"});
+    EXPECT_EQ(result.exit_code, 0) << how << result.sentence << all_errors();
+    EXPECT_EQ(said, expected + " by 2") << how;
+    EXPECT_LE(replaced, std::string_view(how).ends_with("kill") ? 3 : 1) << how;
   }
 }
 
