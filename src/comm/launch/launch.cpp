@@ -85,7 +85,7 @@ class Launch {
     bool ended_by_us = false;
     Clock::time_point ended;
     PassedSignals::Cursor cursor{};
-    bool lost = false;             ///< it ended, and the others may go on without it
+    bool lost = false;               ///< it ended, and the others may go on without it
     std::optional<Former> former{};  ///< none: it is the first process of this rank
   };
   Rank& at(std::int64_t rank) { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -173,7 +173,7 @@ class Launch {
     if (rank == 0 && request_.min_ranks > 0) limit_ = Clock::now() + request_.grace;
   }
 
-  /// Whether a process that came in the place of another is one of the ranks by now.
+  /// Whether a process that came in place of another is one of the ranks by now.
   bool has_joined(const std::optional<meet::Board::Entry>& entry) const {
     return entry && (entry->state.generation > 0 || entry->state.step > 0);
   }
@@ -188,8 +188,8 @@ class Launch {
     if (at(rank).former && !has_joined(entry))
       known = !entry || entry->cause < 0 || entry->cause == rank;
     at(rank).lost = true;
-    return known && request_.count - std::ranges::count(ranks_, true, &Rank::lost) >=
-                        request_.min_ranks;
+    return known &&
+           request_.count - std::ranges::count(ranks_, true, &Rank::lost) >= request_.min_ranks;
   }
 
   /// Whether so many are left that the others do go on. Who is to join is none of them yet.
@@ -275,10 +275,9 @@ class Launch {
     LaunchResult out;
     out.rank = rank;
     out.by_itself = end.exit_code && *end.exit_code != 0;
-    out.exit_code =
-        out.by_itself ? *end.exit_code
-                      : static_cast<int>(was_interrupted(end) ? ExitCode::kInterrupted
-                                                              : ExitCode::kDevice);
+    out.exit_code = out.by_itself ? *end.exit_code
+                                  : static_cast<int>(was_interrupted(end) ? ExitCode::kInterrupted
+                                                                          : ExitCode::kDevice);
     out.sentence = former != nullptr ? former->sentence : sentence_of(rank, blamed);
     const auto was_killed = [](const Rank& other) {
       return !other.ended_by_us && other.result.signal && is_uninvited(*other.result.signal);

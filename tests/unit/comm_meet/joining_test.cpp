@@ -342,16 +342,19 @@ std::string loss_after_trouble(std::int64_t who, bool hint) {
 }
 
 TEST(Joining, ANewcomerThatFailsBeforeItsFirstStepIsGivenUp) {
-  EXPECT_THAT(loss_after_trouble(2, false),
-              HasSubstr("rank 2 (host puppet, pid 7) failed in step 0, starting: a cable is broken"));
+  EXPECT_THAT(
+      loss_after_trouble(2, false),
+      HasSubstr("rank 2 (host puppet, pid 7) failed in step 0, starting: a cable is broken"));
 }
 
 TEST(Joining, ANewcomerThatCannotConnectIsGivenUp) {
-  EXPECT_THAT(loss_after_trouble(2, true),
-              HasSubstr("rank 2 (host puppet, pid 7) failed in step 0, starting: a cable is broken"));
-  EXPECT_THAT(loss_after_trouble(1, true),
-              AllOf(HasSubstr("rank 2 (host puppet, pid 7) was lost in step 0, starting"),
-                    HasSubstr("rank 1 (host puppet, pid 7) failed in step 0, starting: a cable is")));
+  EXPECT_THAT(
+      loss_after_trouble(2, true),
+      HasSubstr("rank 2 (host puppet, pid 7) failed in step 0, starting: a cable is broken"));
+  EXPECT_THAT(
+      loss_after_trouble(1, true),
+      AllOf(HasSubstr("rank 2 (host puppet, pid 7) was lost in step 0, starting"),
+            HasSubstr("rank 1 (host puppet, pid 7) failed in step 0, starting: a cable is")));
 }
 
 TEST(Joining, OneThatHasBegunAStepEndsAllWhereItFails) {
