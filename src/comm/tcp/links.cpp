@@ -58,8 +58,13 @@ class Linking {
                           static_cast<std::uint32_t>(meeting_.count()),
                           static_cast<std::uint32_t>(meeting_.generation())};
     std::string why = "its address is not known";
-    for (const Address& address :
-         resolve(where.substr(space + 1), std::stoi(where.substr(0, space)))) {
+    std::vector<Address> addresses;
+    try {
+      addresses = resolve(where.substr(space + 1), std::stoi(where.substr(0, space)));
+    } catch (const CommError& error) {
+      why = error.what();
+    }
+    for (const Address& address : addresses) {
       Visit met = visit(address, options_.key, visitor, limit_, clock_, [this] { ask(); });
       why = met.why;
       if (!met.connection) continue;
