@@ -29,9 +29,10 @@ struct TwoOfThree {
   explicit TwoOfThree(const std::function<void(Meeting&)>& first, const Clock* clock = nullptr)
       : group(3, clock) {
     group.change = [](MeetingOptions& options) { options.min_ranks = 1; };
-    group.start(0, [first](Meeting& meeting) {
+    group.start(0, [this, first](Meeting& meeting) {
       EXPECT_THROW(meeting.all_gather("old"), RanksChanged);
       meeting.renew();
+      renewed = true;
       first(meeting);
     });
     one = come(1);
@@ -39,6 +40,7 @@ struct TwoOfThree {
     await<Agreed>(*one);
     two.reset();
     EXPECT_THAT(await<Changed>(*one).ranks, ElementsAre(0, 1));
+    while (!renewed) ::usleep(1000);  // another change before would be one with this
   }
 
   std::unique_ptr<PuppetRank> come(std::int64_t rank) const {
@@ -68,6 +70,7 @@ struct TwoOfThree {
     }
   }
 
+  std::atomic<bool> renewed = false;
   Group group;
   std::unique_ptr<PuppetRank> one;
 };
@@ -401,14 +404,11 @@ TEST(Joining, ANewcomerThatBeginsAStepHasArrived) {
 }
 
 TEST(Joining, OnlyRankZeroTakesIn) {
-  std::atomic<bool> renewed = false;
-  TwoOfThree ranks([&](Meeting& meeting) {
-    renewed = true;
+  TwoOfThree ranks([](Meeting& meeting) {
     EXPECT_THROW(meeting.await_change(), RanksChanged);
     meeting.renew();
     EXPECT_THAT(meeting.ranks(), ElementsAre(0));
   });
-  while (!renewed) ::usleep(1000);  // a change before would be one with the first
   ranks.one->send(Admit{1});
   ranks.group.join();
   EXPECT_EQ(ranks.group.outcome(0).error, "");
