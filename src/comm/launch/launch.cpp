@@ -74,19 +74,13 @@ class Launch {
   }
 
  private:
-  /// A process in whose place another one was started.
-  struct Former {
-    spawn::Result result;
-    std::string sentence;
-  };
   struct Rank {
     spawn::Result result;
     int pid = -1;
     bool ended_by_us = false;
     Clock::time_point ended;
     PassedSignals::Cursor cursor{};
-    bool lost = false;               ///< it ended, and the others may go on without it
-    std::optional<Former> former{};  ///< none: it is the first process of this rank
+    bool replaced = false;  ///< it is not the first process of this rank
   };
   Rank& at(std::int64_t rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 
@@ -149,14 +143,14 @@ class Launch {
     if (at(rank).pid < 0) started(rank, -1);
     at(rank).result = std::move(result);
     if (!at(rank).result.ok()) return note_failure(rank);
-    note_end(rank);
+    if (rank == 0) note_end();
     return false;
   }
 
   void started(std::int64_t rank, int pid) {
     const MutexLock lock(mutex_);
     // Only rank 0 shall have it: when that goes, nobody waits at a port that does not answer.
-    if (!at(rank).former && --to_prepare_ == 0) listening_ = Descriptor();
+    if (!at(rank).replaced && --to_prepare_ == 0) listening_ = Descriptor();
     if (pid >= 0 && request_.started) request_.started(rank, pid);
   }
 
@@ -165,17 +159,10 @@ class Launch {
     request_.line ? request_.line(rank, error, line) : print_line(rank, error, line);
   }
 
-  /// No rank ends well before the work of all is done. With rank 0 the job ends; a rank that was
-  /// left behind, and is stopped, has no other end.
-  void note_end(std::int64_t rank) {
+  /// The job is done. A rank that was left behind, and is stopped, has no other end.
+  void note_end() {
     const MutexLock lock(mutex_);
-    done_ = true;
-    if (rank == 0 && request_.min_ranks > 0) limit_ = Clock::now() + request_.grace;
-  }
-
-  /// Whether a process that came in place of another is one of the ranks by now.
-  bool has_joined(const std::optional<meet::Board::Entry>& entry) const {
-    return entry && (entry->state.generation > 0 || entry->state.step > 0);
+    if (request_.min_ranks > 0) limit_ = Clock::now() + request_.grace;
   }
 
   /// Whether the others may go on without that rank: not where it had not begun, or has learnt that
@@ -183,39 +170,23 @@ class Launch {
   bool is_spared(std::int64_t rank) SEGFUSE_REQUIRES(mutex_) {
     if (request_.min_ranks == 0 || rank == 0 || rank >= std::ssize(ranks_)) return false;
     const auto entry = board_.read(rank);
-    bool known = entry && entry->cause == meet::Board::kNone;
-    // One that was to join may not have begun, or was refused, and the others do not need it.
-    if (at(rank).former && !has_joined(entry))
-      known = !entry || entry->cause < 0 || entry->cause == rank;
-    at(rank).lost = true;
-    return known &&
-           request_.count - std::ranges::count(ranks_, true, &Rank::lost) >= request_.min_ranks;
-  }
-
-  /// Whether so many are left that the others do go on. Who is to join is none of them yet.
-  bool are_enough() SEGFUSE_REQUIRES(mutex_) {
-    std::int64_t count = 0;
-    for (std::int64_t rank = 0; rank < request_.count; ++rank)
-      if (!at(rank).lost && (!at(rank).former || has_joined(board_.read(rank)))) ++count;
-    return count >= request_.min_ranks;
+    // One that was to join may not have, and the others do not need it.
+    const bool known = at(rank).replaced || (entry && entry->cause == meet::Board::kNone);
+    return known && request_.count - ++lost_ >= request_.min_ranks;
   }
 
   /// Starts another process in place of that rank, where one may help and is wanted.
   bool is_replaced(std::int64_t rank) SEGFUSE_REQUIRES(mutex_) {
     const auto entry = board_.read(rank);
     const bool learnt_of_end = entry && entry->cause != meet::Board::kNone;
-    if (!request_.replace || done_ || learnt_of_end || !may_be_mended(at(rank), entry))
-      return false;
-    // Of the signals the new process gets those that come from here on.
-    const PassedSignals::Cursor seen = PassedSignals::now();
+    if (!request_.replace || learnt_of_end || !may_be_mended(at(rank), entry)) return false;
     if (request_.pass_signals && PassedSignals::end_was_asked()) return false;
-    std::string sentence = sentence_of(rank, at(rank));
-    if (!request_.replace(rank, sentence)) return false;
+    if (!request_.replace(rank, sentence_of(rank, at(rank)))) return false;
+    --lost_;
     board_.forget(rank);
-    Rank next;
-    next.cursor = seen;
-    next.former = {std::move(at(rank).result), std::move(sentence)};
-    at(rank) = std::move(next);
+    at(rank) = {};
+    at(rank).cursor = PassedSignals::now();
+    at(rank).replaced = true;
     return true;
   }
 
@@ -224,7 +195,6 @@ class Launch {
     const MutexLock lock(mutex_);
     if (first_ >= 0 || limit_) return false;
     if (is_spared(rank)) {
-      if (!are_enough()) return false;  // all end, and rank 0 says so
       if (is_replaced(rank)) return true;
       // After Ctrl-C it is no loss.
       const bool asked = request_.pass_signals && PassedSignals::end_was_asked();
@@ -249,16 +219,8 @@ class Launch {
   std::int64_t culprit() const SEGFUSE_REQUIRES(mutex_) {
     const auto entry = board_.read(first_);
     if (!entry || entry->cause < 0 || entry->cause >= request_.count) return first_;
-    if (former_of(entry->cause) != nullptr) return entry->cause;
     const spawn::Result& blamed = ranks_[static_cast<std::size_t>(entry->cause)].result;
     return blamed.ok() ? first_ : entry->cause;
-  }
-
-  /// Of a rank that the first one to end blames: the process that was meant, where the one in its
-  /// place has not joined; else null.
-  const Former* former_of(std::int64_t rank) const SEGFUSE_REQUIRES(mutex_) {
-    const Rank& now = ranks_[static_cast<std::size_t>(rank)];
-    return rank != first_ && now.former && !has_joined(board_.read(rank)) ? &*now.former : nullptr;
   }
 
   LaunchResult result(std::int64_t begun) {
@@ -270,21 +232,20 @@ class Launch {
     if (first_ < 0) return {};
     const std::int64_t rank = culprit();
     const Rank& blamed = at(rank);
-    const Former* const former = former_of(rank);
-    const spawn::Result& end = former != nullptr ? former->result : blamed.result;
     LaunchResult out;
     out.rank = rank;
-    out.by_itself = end.exit_code && *end.exit_code != 0;
-    out.exit_code = out.by_itself ? *end.exit_code
-                                  : static_cast<int>(was_interrupted(end) ? ExitCode::kInterrupted
+    out.by_itself = blamed.result.exit_code && *blamed.result.exit_code != 0;
+    out.exit_code = out.by_itself
+                        ? *blamed.result.exit_code
+                        : static_cast<int>(was_interrupted(blamed.result) ? ExitCode::kInterrupted
                                                                           : ExitCode::kDevice);
-    out.sentence = former != nullptr ? former->sentence : sentence_of(rank, blamed);
+    out.sentence = sentence_of(rank, blamed);
     const auto was_killed = [](const Rank& other) {
       return !other.ended_by_us && other.result.signal && is_uninvited(*other.result.signal);
     };
     // An error of a device may follow from the loss of another rank.
-    out.may_be_mended = former != nullptr || may_be_mended(blamed, board_.read(rank)) ||
-                        (!end.signal && std::ranges::any_of(ranks_, was_killed));
+    out.may_be_mended = may_be_mended(blamed, board_.read(rank)) ||
+                        (!blamed.result.signal && std::ranges::any_of(ranks_, was_killed));
     return out;
   }
 
@@ -344,7 +305,7 @@ class Launch {
   Mutex mutex_;
   std::int64_t to_prepare_ SEGFUSE_GUARDED_BY(mutex_) = 0;
   std::int64_t first_ SEGFUSE_GUARDED_BY(mutex_) = -1;
-  bool done_ SEGFUSE_GUARDED_BY(mutex_) = false;  ///< the work of all ranks
+  std::int64_t lost_ SEGFUSE_GUARDED_BY(mutex_) = 0;
   std::optional<Clock::time_point> limit_ SEGFUSE_GUARDED_BY(mutex_);
 };
 

@@ -223,8 +223,7 @@ void Hub::hear(Peer& peer, const Message& message, Time now) {
                     fmt::format("{} failed in {}: {}", roster_.name(peer.rank),
                                 place_of(roster_.state(peer.rank)), trouble->sentence),
                     trouble->said};
-    if (!trouble->hint)
-      return arrives(peer) ? lose(std::move(failure), now) : fail(std::move(failure));
+    if (!trouble->hint) return fail(std::move(failure));
     // Who was left behind by a former generation closes connections, and that is known.
     if (hint_ || trouble->generation != generation_) return;
     hint_ = std::move(failure);
@@ -297,7 +296,7 @@ void Hub::watch(Time now) {
          fmt::format("{} of {} did not come to the meeting at {} within {}", roster_.missing(),
                      options_.count, options_.where, text_of(options_.timings.join))});
   if (auto failure = roster_.judge(now)) return lose(std::move(*failure), now);
-  if (hint_ && now - hint_since_ >= options_.timings.hint()) judge_hint(now);
+  if (hint_ && now - hint_since_ >= options_.timings.hint()) fail(*hint_);
 }
 
 void Hub::watch_strangers(Time now) {

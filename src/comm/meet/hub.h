@@ -77,8 +77,6 @@ class Hub {
   void refuse_newcomer(Peer& peer, Failure why, Time now);
   void lose_newcomer(Peer& peer, std::string_view why);
   void watch_newcomers(Time now);
-  bool arrives(const Peer& peer) const;
-  void judge_hint(Time now);
   void admit(std::int64_t generation, Time now);
   void keep_note(const Note& note);
   void tell_newcomers(const Message& message);

@@ -43,10 +43,11 @@ class Meeting::Parts {
   /// Of a newcomer, for which nobody has waited.
   void check_work() {
     if (!member_.is_over()) return;
-    throw_too_late(options_,
-                   fmt::format("the work of the ranks at {}:{} was done before rank {} could join "
-                               "them",
-                               options_.host, port_, options_.rank));
+    const std::string sentence =
+        fmt::format("the work of the ranks at {}:{} was done before rank {} could join them",
+                    options_.host, port_, options_.rank);
+    if (options_.launcher.get() >= 0) throw EndedByRank(ExitCode::kOk, sentence);
+    throw CommError(sentence);
   }
   int port() const { return port_; }
   void publish(const std::filesystem::path& folder) {

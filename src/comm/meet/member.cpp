@@ -31,11 +31,6 @@ Failure launchers_end() { return {false, -1, "the process that started the ranks
 
 }  // namespace
 
-void throw_too_late(const MeetingOptions& options, const std::string& sentence) {
-  if (options.launcher.get() >= 0) throw EndedByRank(ExitCode::kOk, sentence);
-  throw CommError(sentence);
-}
-
 Member::Member(const MeetingOptions& options, std::function<std::vector<Address>()> ways)
     : options_(options),
       ways_(std::move(ways)),
@@ -105,8 +100,8 @@ void Member::connect() {
       why = error.what();
     }
     if (in_vain)
-      throw_too_late(options_, fmt::format("rank {} cannot join the meeting at {}: {}",
-                                           options_.rank, where_, why));
+      throw CommError(
+          fmt::format("rank {} cannot join the meeting at {}: {}", options_.rank, where_, why));
     wait_for(-1, 0, std::min(limit, clock.now() + options_.timings.retry), clock,
              [this] { ask(); });
   } while (clock.now() < limit);
@@ -236,7 +231,6 @@ void Member::renew() {
   change_.reset();
   round_ = 0;
   texts_.clear();
-  write_board();
 }
 
 void Member::beat(Time now) {
@@ -312,7 +306,6 @@ void Member::write_board() {
   Board::Entry entry{state_, options_.clock->now()};
   if (failure_ && !left_behind_)
     entry.cause = failure_->rank >= 0 ? failure_->rank : Board::kNobody;
-  entry.state.generation = generation_;
   entry.state.seconds = seconds_of(entry.written - since_);
   entry.own_fault = own_fault_;
   options_.board->write(options_.rank, entry);

@@ -16,9 +16,6 @@
 
 namespace segfuse::comm::meet {
 
-/// The others' work was done without this newcomer, which ends: a launcher's own in silence.
-[[noreturn]] void throw_too_late(const MeetingOptions& options, const std::string& sentence);
-
 class Member {
  public:
   /// `ways` tells, before each attempt, where rank 0 may be reached.

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "base/console/log.h"
 #include "comm/meet/agreement.h"
@@ -32,18 +31,12 @@ void Hub::meet_newcomer(Peer& peer, const Here& here, Time now) {
   if (peer.said_here) throw DataError("a rank came twice on one connection");
   peer.said_here = true;
   peer.here = here;
-  if (failure_) {  // of all, since it was greeted
-    peer.connection.send(encode(Ended{*failure_}));
-    peer.last_words = true;
-    return;
-  }
   Roster with_it = roster_;
   with_it.came(peer.rank, here, now);
   if (auto difference = difference_in(with_it))
     return refuse_newcomer(peer, std::move(*difference), now);
   peer.connection.send(encode(Agreed{roster_.here(0).host, roster_.here(0).pid, true}));
   for (const auto& [name, text] : notes_) peer.connection.send(encode(Note{name, text}));
-  if (over_) peer.connection.send(encode(Bye{generation_}));
 }
 
 /// It does not come, and hears why; the others go on as they did.
@@ -68,8 +61,6 @@ void Hub::lose_newcomer(Peer& peer, std::string_view why) {
 /// in time.
 void Hub::watch_newcomers(Time now) {
   const Timings& timings = options_.timings;
-  const bool linked = round_ >= 2;
-  const Duration limit = linked ? timings.settle : timings.arrive();
   bool waits = false;
   for (const auto& peer : peers_) {
     if (peer->stage == Stage::kNewcomer && peer->said_here && now - peer->heard > timings.silence())
@@ -78,39 +69,19 @@ void Hub::watch_newcomers(Time now) {
   }
   somebody_waits_ = waits;
   if (failure_ || over_) return;
-  const Peer* late = nullptr;
   for (const auto& peer : peers_) {
     if (peer->stage != Stage::kRank || !peer->arriving) continue;
-    peer->arriving = arrives(*peer);
+    peer->arriving = roster_.state(peer->rank).step == 0;
+    const bool linked = round_ >= 2;
+    const Duration limit = linked ? timings.settle : timings.arrive();
     const bool said = texts_[static_cast<std::size_t>(peer->rank)].has_value();
     if (!peer->arriving || (said && !linked) || now - peer->since < limit) continue;
-    // Those before it may wait for it (see comm/tcp/links.cpp).
-    if (late == nullptr || peer->rank > late->rank) late = peer.get();
+    lose(roster_.lost(peer->rank, now,
+                      fmt::format("it was to join and did not {} within {}",
+                                  linked ? "begin a step" : "come to the others", text_of(limit))),
+         now);
+    return;  // the next one has a new limit
   }
-  if (late == nullptr) return;
-  lose(roster_.lost(late->rank, now,
-                    fmt::format("it was to join and did not {} within {}",
-                                linked ? "begin a step" : "come to the others", text_of(limit))),
-       now);  // the next one has a new limit
-}
-
-/// It was taken in and has begun no step yet: the others can do without it.
-bool Hub::arrives(const Peer& peer) const {
-  return peer.stage == Stage::kRank && peer.arriving && roster_.state(peer.rank).step == 0;
-}
-
-/// No loss has explained the hint. Who has just come is the likeliest cause: the one that gave the
-/// hint, else one that it was to reach (see comm/tcp/links.cpp), else the last one. A wrong guess
-/// costs another round.
-void Hub::judge_hint(Time now) {
-  const auto likelihood = [&](const auto& peer) {
-    return std::tuple(arrives(*peer), peer->rank == hint_->rank, peer->rank < hint_->rank,
-                      peer->rank);
-  };
-  const auto likeliest = std::ranges::max_element(peers_, {}, likelihood);
-  if (likeliest == peers_.end() || !arrives(**likeliest)) return fail(*hint_);
-  const std::int64_t rank = (*likeliest)->rank;
-  lose(rank == hint_->rank ? *hint_ : roster_.lost(rank, now, hint_->sentence), now);
 }
 
 /// Those that have knocked are ranks from now on. Where none is left nobody is new, and

@@ -58,13 +58,8 @@ class Linking {
                           static_cast<std::uint32_t>(meeting_.count()),
                           static_cast<std::uint32_t>(meeting_.generation())};
     std::string why = "its address is not known";
-    std::vector<Address> addresses;
-    try {
-      addresses = resolve(where.substr(space + 1), std::stoi(where.substr(0, space)));
-    } catch (const CommError& error) {
-      why = error.what();
-    }
-    for (const Address& address : addresses) {
+    for (const Address& address :
+         resolve(where.substr(space + 1), std::stoi(where.substr(0, space)))) {
       Visit met = visit(address, options_.key, visitor, limit_, clock_, [this] { ask(); });
       why = met.why;
       if (!met.connection) continue;

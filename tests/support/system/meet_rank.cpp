@@ -13,10 +13,9 @@
 //   launch=N             is no rank: starts N, with the other arguments
 //   min=M                while so many ranks are left they go on; a step is a sum over all, and at
 //                        the end rank 0 says what came out. kill=2@3,5@4 names several then
-//   whole=S whole=S-T    from step S on (to T) rank 0 waits until somebody joins, unless all are
-//                        there
+//   whole=S              from step S on rank 0 waits until somebody joins, unless all are there
 //   door=kill stop fail  what a process does before it joins
-//   inside=kill stop fail  what it does when it has joined, before its first step
+//   inside=kill stop     what it does when it has joined, before its first step
 
 #include <fmt/core.h>
 #include <signal.h>
@@ -192,10 +191,7 @@ void take_in(comm::Group& group, Work& work) {
 
 /// Rank 0 goes on when all are there or one comes.
 void await_somebody(comm::Group& group, const comm::meet::Meeting& meeting, std::int64_t step) {
-  const std::string& whole = arguments["whole"];
-  const std::size_t dash = whole.find('-');
-  if (whole.empty() || step < std::atol(whole.c_str())) return;
-  if (dash != whole.npos && step > std::atol(whole.c_str() + dash + 1)) return;
+  if (!arguments.contains("whole") || step < std::atol(arguments["whole"].c_str())) return;
   while (group.rank() == 0 && group.size() < meeting.count() && !group.somebody_waits()) {
     group.poll();
     ::usleep(1000);

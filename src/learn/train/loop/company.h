@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "segfuse/context.h"
@@ -36,12 +35,10 @@ void agree(comm::Group* group, const std::function<void()>& work);
 struct RankContext {
   comm::Group* group = nullptr;  ///< null: this process alone
   RankWatch* watch = nullptr;    ///< null: nobody hears what this process does
-  /// Among those of this machine; none: it came later, and nobody says it.
-  std::optional<std::int64_t> local_rank = 0;
+  std::int64_t local_rank = 0;   ///< among those of this machine
 };
 /// The context of a rank: the device "cuda" is the GPU of its number on its machine, or the only
-/// one that it sees. UsageError where there are fewer GPUs than ranks, or where that number is not
-/// known.
+/// one that it sees. UsageError where there are fewer GPUs than ranks.
 Context context_of(const RankContext& rank, const Context& context);
 struct RankSettings {
   std::string comm;      ///< TrainOptions::comm
