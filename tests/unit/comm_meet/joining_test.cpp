@@ -338,7 +338,8 @@ TEST_F(JoiningProcesses, ANewcomerThatDiesIsNoLossForTheResult) {
     const auto result = run(3, 2, {"kill=2@2", fmt::format("door={}", door)});
     EXPECT_EQ(result.exit_code, 0) << result.sentence << all_errors();
     EXPECT_EQ(said, expected + " by 2");
-    EXPECT_LE(replaced, door[0] == 'k' ? 3 : 1);
+    // One that fails by itself is not replaced, unless the launcher has heard of its end alone.
+    EXPECT_LE(replaced, door[0] == 'k' ? 3 : 2);
   }
 }
 
