@@ -8,7 +8,7 @@ import time
 import unittest
 
 import tool
-from ranks import RanksTestCase, children_of, shared_memory
+from ranks import RanksTestCase, shared_memory, workers_of
 
 KILLS = int(os.environ.get("SEGFUSE_RANK_KILLS", "6"))
 MESSAGES = int(os.environ.get("SEGFUSE_RANK_MESSAGES", "6"))
@@ -20,18 +20,6 @@ ENDLESS = ["--set", "training.epochs=100000"]
 class InPlaceTest(RanksTestCase):
     def ranks(self, out, *more, count=4, least=1, env=None):
         return self.start(*self.arguments(out, "--ranks", str(count), "--min-ranks", str(least), *FOUR, *more), env=env)
-
-    def workers(self, process):
-        """The processes of a job by rank."""
-        found = {}
-        for pid in children_of(process.pid):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    variables = dict(item.split(b"=", 1) for item in file.read().split(b"\0") if b"=" in item)
-                found[int(variables[b"RANK"])] = pid
-            except (OSError, KeyError):
-                pass
-        return found
 
     def test_nobody_is_lost(self):
         code, _, errors = self.finish(self.ranks("whole", least=4))
@@ -51,7 +39,7 @@ class InPlaceTest(RanksTestCase):
                 # Behind any line of an epoch, and a little later: in a step, an exchange, a score.
                 for _ in range(rng.choice((1, 1, 2, 4))):
                     self.wait_for_training(process)
-                victims = {rank: pid for rank, pid in self.workers(process).items() if rank > 0}
+                victims = {rank: pid for rank, pid in workers_of(process).items() if rank > 0}
                 everybody += victims.values()
                 if not victims:
                     break
@@ -86,7 +74,7 @@ class InPlaceTest(RanksTestCase):
     def test_a_loss_is_said_and_shown(self):
         process = self.ranks("said", *ENDLESS)
         self.wait_for_training(process)
-        victim = self.workers(process)[2]
+        victim = workers_of(process)[2]
         os.kill(victim, signal.SIGKILL)
         asked = {"generation": 0}
         while asked["generation"] == 0:
@@ -106,7 +94,7 @@ class InPlaceTest(RanksTestCase):
         for out, victim, least in (("first", 0, 1), ("few", 2, 3)):
             process = self.ranks(out, *ENDLESS, count=3, least=least)
             self.wait_for_training(process)
-            workers = self.workers(process)
+            workers = workers_of(process)
             os.kill(workers[victim], signal.SIGKILL)
             code, _, errors = self.finish(process)
             self.assertEqual(code, 4, errors)

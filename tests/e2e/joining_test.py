@@ -9,7 +9,7 @@ import time
 import unittest
 
 import tool
-from ranks import RanksTestCase, children_of, digest, listening_ports, shared_memory
+from ranks import RanksTestCase, digest, listening_ports, shared_memory, workers_of
 
 KILLS = int(os.environ.get("SEGFUSE_RANK_KILLS", "5"))
 DIE_WITHIN = os.environ["SEGFUSE_DIE_WITHIN_LIBRARY"]
@@ -28,18 +28,6 @@ class JoiningTest(RanksTestCase):
         return self.start(*self.arguments(out, "--ranks", str(count), "--min-ranks", str(least), "--restarts", str(restarts),
                                           *EIGHT, *more), env=env)
 
-    def workers(self, process):
-        """The processes of a job by rank."""
-        found = {}
-        for pid in children_of(process.pid):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    variables = dict(item.split(b"=", 1) for item in file.read().split(b"\0") if b"=" in item)
-                found[int(variables[b"RANK"])] = pid
-            except (OSError, KeyError):
-                pass
-        return found
-
     def lines_until(self, process, pattern):
         """What is said until a line that has it, or until the end."""
         said = []
@@ -53,14 +41,14 @@ class JoiningTest(RanksTestCase):
         shared = shared_memory()
         process = self.ranks("eight", count=8, least=5, restarts=3)
         self.wait_for_training(process)
-        everybody = self.workers(process)
+        everybody = workers_of(process)
         self.assertEqual(sorted(everybody), list(range(8)))
         for rank in (2, 5, 7):
             os.kill(everybody[rank], signal.SIGKILL)
         said = self.lines_until(process, r"joins; 8 of 8 ranks go on")
         self.assertIn("5 of 8 ranks go on", said)
         self.assertEqual(sorted(int(rank) for rank, _, _, _ in JOINS.findall(said)), [2, 5, 7], said)
-        now = self.workers(process)
+        now = workers_of(process)
         self.assertEqual(sorted(now), list(range(8)))
         code, _, errors = self.finish(process)
         self.assertEqual(code, 0, errors)
@@ -80,7 +68,7 @@ class JoiningTest(RanksTestCase):
             said = self.lines_until(process, r"^epoch ")
             everybody = set()
             for _ in range(rng.choice((1, 2, 3, 4))):
-                workers = self.workers(process)
+                workers = workers_of(process)
                 everybody.update(workers.values())
                 victims = {rank: pid for rank, pid in workers.items() if rank > 0}
                 if not victims:
@@ -94,7 +82,7 @@ class JoiningTest(RanksTestCase):
                     pass
                 if rng.random() < 0.6:
                     said += self.lines_until(process, JOINS)
-            everybody.update(self.workers(process).values())
+            everybody.update(workers_of(process).values())
             code, output, errors = self.finish(process)
             self.assertEqual(code, 0, said + errors)
             self.assertEqual(output.count("report: "), 1)
@@ -164,7 +152,7 @@ class JoiningTest(RanksTestCase):
         process = self.start(*self.arguments("compared", "--ranks", "3", "--min-ranks", "1", "--restarts", "5", "--compare",
                                              *EIGHT))
         self.wait_for_training(process)
-        os.kill(self.workers(process)[2], signal.SIGKILL)
+        os.kill(workers_of(process)[2], signal.SIGKILL)
         code, _, errors = self.finish(process)
         self.assertEqual(code, 0, errors)
         self.assertNotIn("is started again", errors)

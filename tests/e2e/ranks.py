@@ -68,6 +68,19 @@ def shared_memory():
     return {name for name in os.listdir("/dev/shm") if "segfuse" in name}
 
 
+def workers_of(process):
+    """The processes of a job by rank."""
+    found = {}
+    for pid in children_of(process.pid):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                variables = dict(item.split(b"=", 1) for item in file.read().split(b"\0") if b"=" in item)
+            found[int(variables[b"RANK"])] = pid
+        except (OSError, KeyError):
+            pass
+    return found
+
+
 class RanksTestCase(tool.ToolTest):
     """A training on one rank whose files all others have to write."""
 

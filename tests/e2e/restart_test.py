@@ -10,7 +10,7 @@ import time
 import unittest
 
 import tool
-from ranks import RanksTestCase, children_of, digest, listening_ports, shared_memory
+from ranks import RanksTestCase, digest, listening_ports, shared_memory, workers_of
 
 KILLS = int(os.environ.get("SEGFUSE_RANK_KILLS", "5"))
 DIE_WITHIN = os.environ["SEGFUSE_DIE_WITHIN_LIBRARY"]
@@ -40,18 +40,6 @@ class RestartTest(RanksTestCase):
             mark = self.directory / f"died-{out}-{len(list(self.directory.iterdir()))}"
             env["SEGFUSE_DIE_ONCE"] = str(mark)
         return self.finish(self.train(out, *more, env=env))
-
-    def ranks_of(self, process):
-        """The processes of a job by rank."""
-        found = {}
-        for pid in children_of(process.pid):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    variables = dict(item.split(b"=", 1) for item in file.read().split(b"\0") if b"=" in item)
-                found[int(variables[b"RANK"])] = pid
-            except (OSError, KeyError):
-                pass
-        return found
 
     def check_run(self, out, like="one", also=()):
         """Each file that an undisturbed training writes, and no other one."""
@@ -91,7 +79,7 @@ class RestartTest(RanksTestCase):
                 everybody, ports = set(), set()
                 for _ in range(rng.randint(1, 6)):
                     time.sleep(rng.uniform(0, 0.7 * seconds))
-                    found = self.ranks_of(process)
+                    found = workers_of(process)
                     ports |= listening_ports([process.pid, *found.values()])
                     everybody |= set(found.values())
                     if kills == KILLS or process.poll() is not None or not found:
@@ -121,7 +109,7 @@ class RestartTest(RanksTestCase):
     def test_one_process(self):
         process = self.train("alone", "--restarts", "2", *OFTEN)
         self.wait_for_training(process)
-        [victim] = self.ranks_of(process).values()
+        [victim] = workers_of(process).values()
         os.kill(victim, signal.SIGKILL)
         code, said, errors = self.finish(process)
         self.assertEqual(code, 0, errors)
@@ -138,7 +126,7 @@ class RestartTest(RanksTestCase):
     def test_one_process_does_not_outlive_its_launcher(self):
         process = self.train("orphan", "--restarts", "2", *ENDLESS)
         self.wait_for_training(process)
-        [worker] = self.ranks_of(process).values()
+        [worker] = workers_of(process).values()
         process.kill()
         self.finish(process)
         self.check_gone([worker])
@@ -208,7 +196,7 @@ class RestartTest(RanksTestCase):
     def test_a_rank_that_is_stopped(self):
         process = self.train("stopped", "--ranks", "2", "--restarts", "1", "--comm-timeout", "2")
         self.wait_for_training(process)
-        victim = self.ranks_of(process)[1]
+        victim = workers_of(process)[1]
         os.kill(victim, signal.SIGSTOP)
         code, _, errors = self.finish(process)
         self.assertEqual(code, 0, errors)
@@ -249,7 +237,7 @@ class RestartTest(RanksTestCase):
                                              ("one", signal.SIGTERM, None, []), ("child", signal.SIGHUP, 0, [])):
             process = self.train(f"wish-{name}", *ranks, "--restarts", "3", *ENDLESS)
             self.wait_for_training(process)
-            found = self.ranks_of(process)
+            found = workers_of(process)
             os.kill(process.pid if of_rank is None else found[of_rank], number)
             code, _, errors = self.finish(process)
             self.assertEqual(code, 130, errors)
