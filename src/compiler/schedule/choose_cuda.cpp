@@ -106,8 +106,11 @@ class CudaChooser {
     s_.tile = kSide;
     s_.cross = kSide;
     s_.threads = 128;
-    s_.unroll =
-        static_cast<int>(std::clamp<std::int64_t>(kSide * kSide / (s_.threads * vector_), 1, 4));
+    // 64 bytes of a lane are on their way, also where it takes elements one by one.
+    std::int64_t vector = vector_;
+    while (inner_ % vector != 0 || cross_ % vector != 0) vector /= 2;
+    s_.unroll = static_cast<int>(std::clamp<std::int64_t>(
+        64 / (vector * std::max(space_.widest, 2)), 1, kSide * kSide / (s_.threads * vector)));
   }
 
   /// Lanes for `elements` that are taken together, the rest of a block beside each other.
@@ -124,12 +127,12 @@ class CudaChooser {
     if (inner_ < s_.tile) share_block(inner_, vector_ * s_.unroll);
   }
 
-  /// Cuts rows in parts of at least so many elements, as many as keep the device busy when there
-  /// are `blocks` without that.
-  void split(std::int64_t least, std::int64_t blocks) {
+  /// Cuts rows in parts of at least so many elements: about `wanted` blocks, where there are
+  /// `blocks` without that.
+  void split(std::int64_t least, std::int64_t blocks, std::int64_t wanted = kBlocks) {
     const std::int64_t others = std::max<std::int64_t>(1, reduced_ / first_);
     s_.split = std::max(ceil_divide(least, others),
-                        power_below(first_ * blocks / (kBlocks * s_.rows_at_once)));
+                        power_below(first_ * blocks / (wanted * s_.rows_at_once)));
   }
 
   void rows() {
@@ -200,13 +203,15 @@ class CudaChooser {
     s_.threads = static_cast<int>(kLanes);
     s_.unroll = vector_ > 4 ? 16 : 8;  // narrow elements: as much on its way
     const std::int64_t of_lane = rows_aligned() ? vector_ : 1;
+    if (!rows_aligned()) s_.unroll *= 2;
     while (s_.threads > 1 && inner_ <= s_.threads * of_lane / 2) s_.threads /= 2;
     if (s_.threads < 32) s_.rows_at_once = static_cast<int>(kLanes / s_.threads);
     s_.tile = s_.threads * of_lane;
     const std::int64_t blocks =
         parallel_ / std::max<std::int64_t>(1, inner_) * ceil_divide(inner_, s_.tile);
     if (blocks >= kBlocks || reduced_ < 128 || first_ < 2) return;
-    split(32, blocks);
+    // Twice as many where lanes take elements one by one.
+    split(32, blocks, rows_aligned() ? kBlocks : 2 * kBlocks);
     s_.staged = space_.kind != GroupKind::kReduce;
     join_parts(ceil_divide(first_, s_.split));
   }

@@ -153,6 +153,18 @@ TEST(PrintedText, TilesOfATranspositionMoveByVectors) {
   EXPECT_TRUE(has(chosen_text(bf16, {{"N", 72}, {"C", 136}}).first, "store_pack<8>(b2"));
 }
 
+/// Where a branch is around it, NVRTC divides again for every element.
+TEST(PrintedText, AnOuterIterationIsDividedOnceAndTilesHaveNoEndInATurn) {
+  const auto f32 = [](Model& m) { testing::transposed_rows(m, DType::kF32); };
+  const std::string odd = chosen_text(f32, {{"N", 72}, {"C", 135}}).first;
+  std::size_t uses = 0;  // a quotient and a remainder
+  for (std::size_t at = odd.find("(i0)"); at != std::string::npos; at = odd.find("(i0)", at + 1))
+    ++uses;
+  EXPECT_EQ(uses, 2U) << odd;
+  EXPECT_TRUE(has(odd, "const long long q")) << odd;
+  EXPECT_FALSE(has(odd, "< end) {")) << odd;
+}
+
 TEST(PrintedText, VectorsAreMadeForTheLongestBuffers) {
   const auto build = [](Model& m) { testing::column_sums(m, DType::kBF16); };
   const auto [text, kernel] = chosen_text(build, {{"N", 1024}, {"C", 512}});

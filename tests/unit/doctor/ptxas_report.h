@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <sstream>
 #include <string>
@@ -13,6 +14,9 @@
 #include "segfuse/doctor/kernel.h"
 
 namespace segfuse::test {
+
+/// NVRTC 13 takes a text that it has compiled before from a cache, without a report.
+inline const int kCacheDisabled = ::setenv("CUDA_CACHE_DISABLE", "1", 1);
 
 /// Of one kernel.
 struct Said {

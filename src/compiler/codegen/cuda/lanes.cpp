@@ -103,8 +103,15 @@ const Store* KernelPrinter::kept_in_registers(const Load& load) const {
   return nullptr;
 }
 
+/// Whether no lane comes to the loop's end within a turn.
 bool KernelPrinter::filled(const Lane& lane) const {
-  return lane.slots > 0 && kernel_.schedule.filled;
+  if (lane.slots > 0) return kernel_.schedule.filled;
+  const For& loop = *lane.loop;
+  if (!loop.begin.is_constant() || !loop.begin.constant.is_constant() || !loop.end.is_constant() ||
+      !loop.end.constant.is_constant())
+    return false;
+  const std::int64_t elements = loop.end.constant.constant() - loop.begin.constant.constant();
+  return elements % (std::int64_t{threads_} * lane.vector * lane.unroll) == 0;
 }
 
 /// How many vectors of a lane are loaded before the first is used. Rows come from far and are
@@ -201,7 +208,7 @@ void KernelPrinter::lanes_at(Lane& lane) {
     if (!filled(lane)) open(fmt::format("if ({} < {})", var, lane.bound));
   };
   auto end_turn = [&] {
-    if ((lane.slots > 0 && !filled(lane)) || (lane.slots == 0 && lane.unroll > 1)) close();
+    if (!filled(lane) && (lane.slots > 0 || lane.unroll > 1)) close();
     close();
   };
   if (!lane.staged.empty()) {

@@ -1,6 +1,7 @@
 #pragma once
 // Positions and conditions in CUDA C++, under the names that variables and values have just now.
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,10 @@ namespace segfuse::compiler::cuda {
 class Positions {
  public:
   explicit Positions(const loop::Kernel& kernel);
+
+  /// Definitions of the quotients and remainders of an outer iteration that texts so far name:
+  /// where a branch is around a division, the compiler divides again for every element.
+  std::vector<std::string> definitions() const;
 
   void name(loop::VarId var, std::string text) {
     vars_.at(var.index) = std::move(text);
@@ -34,7 +39,9 @@ class Positions {
  private:
   bool holds_value(const loop::Index& index) const;
   std::string sum(const loop::Index& index, bool wide) const;
-  std::string atom(const loop::Atom& atom, bool wide) const;
+  std::string atom(loop::AtomId id, bool wide) const;
+  std::string quotient(const loop::Atom& atom, bool wide) const;
+  bool of_outer(const loop::Index& index) const;
 
   struct Element {
     loop::VarId var;
@@ -48,6 +55,8 @@ class Positions {
   std::vector<ir::Extent> sizes_;
   std::vector<std::string> vars_;
   std::vector<std::string> values_;
+  std::vector<char> of_outer_;              ///< by atom: it depends on the outer iteration alone
+  mutable std::set<loop::AtomId> defined_;  ///< of those, what texts name
   std::string type_;
 };
 

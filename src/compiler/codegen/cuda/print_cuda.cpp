@@ -155,7 +155,12 @@ std::string KernelPrinter::run() {
   ++depth_;
   line("const {0} {1} = {2}(row);", type, positions_.text(kernel_.outer),
        kernel_.schedule.narrow ? "int" : "(long long)");
+  const std::size_t begin = text_.size();
   outer_iteration();
+  std::string definitions;
+  for (const std::string& one : positions_.definitions())
+    definitions += fmt::format("{}{}\n", std::string(2 * depth_, ' '), one);
+  text_.insert(begin, definitions);
   close();
   // Without a number the assembler spills a few registers to make room for more blocks.
   std::string function = fmt::format(
