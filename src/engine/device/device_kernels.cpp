@@ -23,7 +23,16 @@ DeviceKernels::DeviceKernels(ir::Fusion fusion, std::shared_ptr<runtime::KernelL
     : compiled_(std::move(fusion),
                 {.target = compiler::Target::kCuda, .excess_precision = excess_precision}),
       loader_(std::move(loader)),
-      store_(std::move(store)) {}
+      store_(std::move(store)),
+      excess_precision_(excess_precision) {}
+
+DeviceKernels& DeviceKernels::body(ir::ExprId id) {
+  std::unique_ptr<DeviceKernels>& known = bodies_[id];
+  if (!known)
+    known = std::make_unique<DeviceKernels>(*fusion().attr<ir::Body>(id, "body").fusion, loader_,
+                                            excess_precision_, store_);
+  return *known;
+}
 
 /// On as many threads as the machine has: each text takes the compiler about a fifth of a second.
 /// Of equal texts one is compiled, and the others find it.
@@ -59,13 +68,13 @@ void DeviceKernels::compile(std::vector<Pending>& pending) {
   for (Pending& one : pending) find(one);
 }
 
-std::vector<DeviceGroup> DeviceKernels::prepare(std::span<const Tensor> inputs, ir::Sizes& sizes) {
-  sizes = ir::bind_inputs(fusion(), inputs);
+std::vector<DeviceGroup> DeviceKernels::prepare(std::span<const Shape> inputs, ir::Sizes& sizes) {
+  sizes = ir::bind(fusion(), inputs);
   std::vector<const compiler::ScheduledGroup*> scheduled(groups().size(), nullptr);
   for (const SegmentedGroup& group : groups())
     if (compiled_.has_kernels(group.id))
       scheduled[group.id.index] = &compiled_.lower(group.id, sizes);
-  sizes = ir::bind_inputs(fusion(), inputs);  // kernels may need sizes that follow from others
+  sizes = ir::bind(fusion(), inputs);  // kernels may need sizes that follow from others
 
   std::vector<DeviceGroup> all(groups().size());
   std::vector<Pending> pending;

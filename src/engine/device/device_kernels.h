@@ -35,9 +35,12 @@ class DeviceKernels {
   const ir::Fusion& fusion() const { return compiled_.fusion(); }
   const std::shared_ptr<const CodeStore>& store() const { return store_; }
 
-  /// Binds the sizes of these inputs, makes kernels for them that are not there yet, all of them
-  /// beside each other, and gives those of each group. UsageError for inputs that do not fit.
-  std::vector<DeviceGroup> prepare(std::span<const Tensor> inputs, ir::Sizes& sizes);
+  /// Binds the sizes of inputs of these shapes, makes kernels for them that are not there yet, all
+  /// of them beside each other, and gives those of each group. UsageError for inputs that do not
+  /// fit.
+  std::vector<DeviceGroup> prepare(std::span<const Shape> inputs, ir::Sizes& sizes);
+  /// Those of the body of a scan. They live as long as this.
+  DeviceKernels& body(ir::ExprId id);
   /// Kernels that were made so far.
   std::size_t kernels() const { return made_.size(); }
 
@@ -50,6 +53,8 @@ class DeviceKernels {
   compiler::CompiledFusion compiled_;
   std::shared_ptr<runtime::KernelLoader> loader_;
   std::shared_ptr<const CodeStore> store_;
+  bool excess_precision_;
+  std::map<ir::ExprId, std::unique_ptr<DeviceKernels>> bodies_;
   std::map<Variant, std::shared_ptr<DeviceKernel>> made_;
 };
 

@@ -28,9 +28,7 @@ void DevicePlanner::plan_library(ir::ExprId id) {
     case ir::OpaqueOp::cummin:
     case ir::OpaqueOp::cumlogsumexp:
     case ir::OpaqueOp::linear_scan: return add_scan(id);
-    case ir::OpaqueOp::scan:
-      throw UsageError(
-          "scan: programs with a scan run on the CPU only; found a GPU, expected device \"cpu\"");
+    case ir::OpaqueOp::scan: return add_steps(id);
     case ir::OpaqueOp::sort: return add_sort(id);
     case ir::OpaqueOp::attention:
     case ir::OpaqueOp::attention_grad: break;  // products and softmax by now

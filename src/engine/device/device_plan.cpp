@@ -23,6 +23,7 @@ DevicePlanner::DevicePlanner(DeviceKernels& fusion, const ir::Sizes& sizes,
                              Accelerator& accelerator, DeviceCrf& crf,
                              const DevicePlanOptions& options)
     : PlanBuilder(fusion.fusion(), sizes, fusion.segmented().in_place, options),
+      kernels_(fusion),
       compiled_(fusion.compiled()),
       accelerator_(accelerator),
       crf_(crf),
@@ -218,8 +219,10 @@ DevicePlan DevicePlanner::run(std::span<const DeviceGroup> groups) {
 
 DevicePlan make_device_plan(DeviceKernels& fusion, Accelerator& accelerator, DeviceCrf& crf,
                             std::span<const Tensor> inputs, const DevicePlanOptions& options) {
+  std::vector<Shape> shapes;
+  for (const Tensor& input : inputs) shapes.push_back(input.shape());
   ir::Sizes sizes;
-  const std::vector<DeviceGroup> groups = fusion.prepare(inputs, sizes);
+  const std::vector<DeviceGroup> groups = fusion.prepare(shapes, sizes);
   return DevicePlanner(fusion, sizes, accelerator, crf, options).run(groups);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // What the steps of a plan do on a device: device_plan.cpp has the frame and the groups with
-// kernels, device_library.cpp the operations that run alone.
+// kernels, device_library.cpp the operations that run alone, device_scan.cpp loops.
 
 #include <map>
 
@@ -17,6 +17,10 @@ class DevicePlanner final : public PlanBuilder {
   DevicePlan run(std::span<const DeviceGroup> groups);
 
  private:
+  /// A plan as a step of another: of the body of a scan.
+  struct BodyPlan;
+  BodyPlan run_body(std::span<const DeviceGroup> groups);
+
   /// A launch whose addresses are known when it runs.
   struct Launch {
     runtime::GpuKernel kernel;
@@ -62,10 +66,18 @@ class DevicePlanner final : public PlanBuilder {
   void add_fold(ir::ExprId id);
   void add_scatter_add(ir::ExprId id);
   void add_scan(ir::ExprId id);
+  void add_steps(ir::ExprId id);
+  /// Copies memory to memory, by a kernel.
+  std::function<void(runtime::StreamHandle, std::byte*, std::byte*)> copier(
+      std::size_t element_bytes, std::int64_t elements) const;
+  BodyPlan plan_body(ir::ExprId id, std::span<const Shape> shapes);
+  /// The words of a body's checks: operations within a loop cannot say which input they read.
+  std::optional<Ref> status_words(const std::vector<DeviceCheck>& checks);
   void add_sort(ir::ExprId id);
   LineSizes line_sizes(ir::ExprId id, const Shape& shape) const;
   void add_crf(ir::ExprId id);
 
+  DeviceKernels& kernels_;
   const compiler::CompiledFusion& compiled_;
   std::span<const DeviceGroup> codes_;  ///< by group
   Accelerator& accelerator_;

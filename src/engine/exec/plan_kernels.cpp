@@ -77,7 +77,8 @@ void CpuPlanner::plan_library(ir::ExprId id) {
     set_ref(operand, widened(ref(operand)));
   }
   plan_expr(id);
-  for (std::size_t i = 0; i < operands.size(); ++i) set_ref(operands[i], before[i]);
+  // The other way round: of a value that is there twice, the first is what it was.
+  for (std::size_t i = operands.size(); i-- > 0;) set_ref(operands[i], before[i]);
 }
 
 void CpuPlanner::plan_kernels(const SegmentedGroup& group) {

@@ -294,6 +294,39 @@ TEST(Executor, NoOutputOfAKernelReadsWhatAnotherHasOverwritten) {
   }
 }
 
+/// Library calls read halves as f32; whole numbers, so that all results are exact.
+TEST(Executor, AHalfThatALibraryCallReadsTwiceStaysAHalf) {
+  const auto two = [](Builder& b, ValId x, int call) {
+    switch (call) {
+      case 0: return b.matmul(x, x);
+      case 1: return b.matmul(x, x, true, false);
+      case 2: return b.matmul(x, b.reshape(x, {2, 5, 5}));
+      default: return b.make(ir::Op::linear_scan, {x, x}, {std::int64_t{1}, std::int64_t{0}});
+    }
+  };
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32})
+    for (const char* const backend : {"compiled", "loops", "reference"})
+      for (int call = 0; call < 4; ++call) {
+        Fusion fusion;
+        Builder b(fusion);
+        const ValId x = fusion.add_input("x", dtype, {2, 5, 5});
+        fusion.add_output(b.add(x, two(b, x, call)));
+        const ValId made = b.sub(x, b.constant_like(1, x));
+        fusion.add_output(b.mul(made, two(b, made, call)));
+        Tensor numbers(dtype, {2, 5, 5});
+        Rng rng(3);
+        for (std::int64_t i = 0; i < numbers.size(); ++i)
+          numbers.set(i, static_cast<double>(rng.below(3)));
+        const std::vector<Tensor> expected = ir::interpret(fusion, {&numbers, 1});
+        ThreadPool pool(2);
+        const auto found = Executable(fusion, pool, {.backend = backend}).run({&numbers, 1});
+        for (std::size_t o = 0; o < 2; ++o)
+          for (std::int64_t i = 0; i < numbers.size(); ++i)
+            ASSERT_EQ(found[o].at(i), expected[o].at(i))
+                << call << " on " << backend << ", " << name_of(dtype) << ", output " << o;
+      }
+}
+
 TEST(Executor, OutputsAreFreshAlsoWhenTheyAreInputsViewsOrGivenTwice) {
   Fusion fusion;
   Builder b(fusion);

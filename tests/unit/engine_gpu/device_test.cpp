@@ -402,7 +402,8 @@ TEST(DeviceKernels, ThatSpillAreCompiledAgainWithAllRegisters) {
   const auto gpu = std::make_shared<SpillingKernels>();
   DeviceKernels fusion(p.fusion, gpu);
   ir::Sizes sizes;
-  const std::vector<DeviceGroup> groups = fusion.prepare(p.inputs, sizes);
+  const std::vector<Shape> shapes{p.inputs[0].shape()};
+  const std::vector<DeviceGroup> groups = fusion.prepare(shapes, sizes);
   ASSERT_EQ(groups.size(), 1U);
   const DeviceKernel& kernel = *groups[0].kernels.at(0);
   EXPECT_EQ(kernel.kernel.kernel.schedule.resident, 1);
@@ -422,7 +423,7 @@ TEST(DeviceKernels, AreMadeOnceForAClassOfSizesAndAgainWhereVectorsDoNotFit) {
   Rng rng(3, 1);
   ir::Sizes sizes;
   const auto vector_for = [&](std::int64_t rows, std::int64_t columns) {
-    const std::vector<Tensor> inputs{uniform(rng, DType::kF32, {rows, columns})};
+    const std::vector<Shape> inputs{{rows, columns}};
     return fusion.prepare(inputs, sizes).at(0).kernels.at(0)->kernel.kernel.schedule.vector;
   };
   EXPECT_EQ(vector_for(8, 4000), 4);

@@ -62,31 +62,37 @@ TEST_P(TrainingOnADevice, FollowsTheCpuAndStopsGrowing) {
   }
 }
 
-TEST_P(TrainingOnADevice, OfACausalModelHasTheGradientsOfTheCpu) {
-  Trial trial(causal_model());
-  const auto gradients = [&](const std::shared_ptr<engine::Accelerator>& where) {
-    engine::ExecutableOptions execution;
-    execution.accelerator = where;
-    execution.context = trial.context;
-    engine::Executable program(trial.segmenter.training(), pool_of(trial.context), execution);
-    BoundInputs inputs(program.fusion());
-    for (std::size_t i = 0; i < trial.parameters.size(); ++i)
-      inputs.set(trial.segmenter.parameters()[i].name, trial.parameters[i]);
-    inputs.set("duration_limit",
-               Tensor::zeros(DType::kF32, {trial.segmenter.max_duration(), kClasses}));
-    const Batch batch = make_batch(trial.training, {0, 1, 2}, trial.segmenter.config());
-    bind_batch(inputs, batch, {1, 0, batch.segments});
-    std::vector<Tensor> results = program.run(inputs.tensors());
-    for (Tensor& result : results) result = result.to_host();
-    program.check();
-    return results;
-  };
-  const std::vector<Tensor> host = gradients(nullptr);
-  const std::vector<Tensor> device = gradients(accelerator);
-  ASSERT_EQ(device.size(), host.size());
-  for (std::size_t i = 0; i < host.size(); ++i)
-    for (std::int64_t k = 0; k < host[i].size(); ++k)
-      EXPECT_NEAR(device[i].at(k), host[i].at(k), 1e-4) << i << ", " << k;
+TEST_P(TrainingOnADevice, OfRecurrentModelsHasTheGradientsOfTheCpu) {
+  for (const nn::Recurrence kind :
+       {nn::Recurrence::kSsm, nn::Recurrence::kLstm, nn::Recurrence::kGru}) {
+    ModelConfig config = causal_model();
+    config.recurrence = kind;
+    config.causal = kind != nn::Recurrence::kGru;  // that one in both directions
+    Trial trial(config);
+    const auto gradients = [&](const std::shared_ptr<engine::Accelerator>& where) {
+      engine::ExecutableOptions execution;
+      execution.accelerator = where;
+      execution.context = trial.context;
+      engine::Executable program(trial.segmenter.training(), pool_of(trial.context), execution);
+      BoundInputs inputs(program.fusion());
+      for (std::size_t i = 0; i < trial.parameters.size(); ++i)
+        inputs.set(trial.segmenter.parameters()[i].name, trial.parameters[i]);
+      inputs.set("duration_limit",
+                 Tensor::zeros(DType::kF32, {trial.segmenter.max_duration(), kClasses}));
+      const Batch batch = make_batch(trial.training, {0, 1, 2}, trial.segmenter.config());
+      bind_batch(inputs, batch, {1, 0, batch.segments});
+      std::vector<Tensor> results = program.run(inputs.tensors());
+      for (Tensor& result : results) result = result.to_host();
+      program.check();
+      return results;
+    };
+    const std::vector<Tensor> host = gradients(nullptr);
+    const std::vector<Tensor> device = gradients(accelerator);
+    ASSERT_EQ(device.size(), host.size());
+    for (std::size_t i = 0; i < host.size(); ++i)
+      for (std::int64_t k = 0; k < host[i].size(); ++k)
+        EXPECT_NEAR(device[i].at(k), host[i].at(k), 1e-4) << i << ", " << k;
+  }
 }
 
 /// States go from piece to piece on the device as on the host.

@@ -235,12 +235,13 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
         [](const TomlReader& t, TrainConfig& c) {
           c.model.dilations = t.integers("dilations", c.model.dilations);
         });
-  s.choice("recurrence", SEGFUSE_AT(model.recurrence),
-           std::vector<std::pair<std::string, nn::Recurrence>>{{"lstm", nn::Recurrence::kLstm},
-                                                               {"gru", nn::Recurrence::kGru},
-                                                               {"ssm", nn::Recurrence::kSsm}},
-           "Kind of the recurrent blocks: LSTM, GRU, or a diagonal linear state space. The first "
-           "two run on the CPU only.");
+  s.choice(
+      "recurrence", SEGFUSE_AT(model.recurrence),
+      std::vector<std::pair<std::string, nn::Recurrence>>{{"lstm", nn::Recurrence::kLstm},
+                                                          {"gru", nn::Recurrence::kGru},
+                                                          {"ssm", nn::Recurrence::kSsm}},
+      "Kind of the recurrent blocks: LSTM, GRU, or a diagonal linear state space. On a GPU the "
+      "first two start the kernels of each frame one after the other, which takes longer.");
   s.whole("recurrent_blocks", SEGFUSE_AT(model.recurrent_blocks), 0, 100,
           "Number of recurrent blocks after the convolutions; bidirectional, or forward only with "
           "`causal`.");
