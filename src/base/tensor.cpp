@@ -193,10 +193,8 @@ void Tensor::set(std::int64_t index, double value) {
       return store_as<std::int32_t>(data(), index, saturate_cast<std::int32_t>(value));
     case DType::kI64:
       return store_as<std::int64_t>(data(), index, saturate_cast<std::int64_t>(value));
-    case DType::kF16:
-      return store_as<std::uint16_t>(data(), index, float_to_half(static_cast<float>(value)));
-    case DType::kBF16:
-      return store_as<std::uint16_t>(data(), index, float_to_bfloat16(static_cast<float>(value)));
+    case DType::kF16: return store_as<std::uint16_t>(data(), index, double_to_half(value));
+    case DType::kBF16: return store_as<std::uint16_t>(data(), index, double_to_bfloat16(value));
     case DType::kF32: return store_as<float>(data(), index, static_cast<float>(value));
     case DType::kF64: return store_as<double>(data(), index, value);
   }

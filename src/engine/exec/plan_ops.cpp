@@ -56,7 +56,8 @@ void CpuPlanner::plan_pointwise(const Group& group) {
     for (std::size_t i = 0; i < expr.operands.size(); ++i) in[i] = operand(expr.operands[i]);
     const DType from = compute_type(dtype(expr.operands.back()));
     const DType to = compute_type(dtype(result));
-    const Loop loop = expr.op == ir::Op::cast ? cast_loop(from, to) : pointwise_loop(expr.op, from);
+    const Loop loop =
+        expr.op == ir::Op::cast ? cast_loop(from, dtype(result)) : pointwise_loop(expr.op, from);
     const Operand out = values[result.index] = target(result);
     program->emit(loop, out, {in[0], in[1], in[2]});
     if (to != dtype(result)) program->emit(round_loop(dtype(result)), out, {out});

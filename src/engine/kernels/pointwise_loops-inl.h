@@ -135,6 +135,15 @@ void cast_elements(void* out, const LoopOperands& in, std::int64_t n) {
   std::fill_n(to, n, to_bool ? static_cast<R>(*from != T(0)) : convert<T, R>(*from));
 }
 
+/// To what is rounded to a half afterwards.
+template <class T>
+void narrow_elements(void* out, const LoopOperands& in, std::int64_t n) {
+  float* to = static_cast<float*>(out);
+  const T* from = static_cast<const T*>(in.data[0]);
+  for (std::int64_t i = 0; i < n; ++i)
+    to[i] = narrowed(static_cast<double>(from[i * in.stride[0]]));
+}
+
 // --- the table
 
 constexpr std::size_t index_of(DType dtype) { return static_cast<std::size_t>(dtype); }
@@ -187,4 +196,7 @@ void add_loops(LoopTable& table) {
   casts[index_of(DType::kI64)] = cast_elements<T, std::int64_t, false>;
   casts[index_of(DType::kF32)] = cast_elements<T, float, false>;
   casts[index_of(DType::kF64)] = cast_elements<T, double, false>;
+  constexpr bool exact = std::is_same_v<T, float> || std::is_same_v<T, std::uint8_t>;
+  const Loop halves = exact ? cast_elements<T, float, false> : narrow_elements<T>;
+  casts[index_of(DType::kF16)] = casts[index_of(DType::kBF16)] = halves;
 }

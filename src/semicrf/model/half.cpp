@@ -4,8 +4,8 @@
 
 namespace segfuse::semicrf {
 
-Half::Half(double value) : bits(float_to_half(static_cast<float>(value))) {}
+Half::Half(double value) : bits(double_to_half(value)) {}
 
-BFloat16::BFloat16(double value) : bits(float_to_bfloat16(static_cast<float>(value))) {}
+BFloat16::BFloat16(double value) : bits(double_to_bfloat16(value)) {}
 
 }  // namespace segfuse::semicrf

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/half.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/executable.h"
 #include "ir/builder.h"
@@ -452,6 +453,60 @@ INSTANTIATE_TEST_SUITE_P(On, ExecutorOps, ::testing::Values("loops", "compiled")
                          [](const auto& instance) {
                            return instance.param == "loops" ? "Loops" : "Compiled";
                          });
+
+/// Numbers at, just below and just above the middle between two neighbouring halves.
+TEST(Casts, ToHalvesRoundOnce) {
+  for (const DType half : {DType::kF16, DType::kBF16}) {
+    std::vector<double> numbers;
+    std::vector<double> expected;
+    const std::uint16_t infinity = half == DType::kF16 ? 0x7C00 : 0x7F80;
+    const auto value = [&](int bits) {
+      const auto b = static_cast<std::uint16_t>(bits);
+      return static_cast<double>(half == DType::kF16 ? half_to_float(b) : bfloat16_to_float(b));
+    };
+    for (int bits = 0; bits + 1 < infinity; bits += half == DType::kF16 ? 1 : 7) {
+      const double low = value(bits);
+      const double high = value(bits + 1);
+      const double middle = low + (high - low) / 2;  // exact
+      numbers.insert(numbers.end(),
+                     {middle, std::nextafter(middle, 0), std::nextafter(middle, kInf)});
+      expected.insert(expected.end(), {bits % 2 == 0 ? low : high, low, high});
+      numbers.push_back(-numbers.back());
+      expected.push_back(-expected.back());
+    }
+    for (const double one : {1e300, -1e300, kInf, 1e-300, 0.0}) {
+      numbers.push_back(one);
+      expected.push_back(std::fabs(one) > 1 ? std::copysign(kInf, one) : std::copysign(0.0, one));
+    }
+    ir::Fusion fusion;
+    ir::Builder b(fusion);
+    const auto count = static_cast<std::int64_t>(numbers.size());
+    const ValId x = fusion.add_input("x", DType::kF64, {count});
+    const ValId one = fusion.add_input("one", DType::kF64, {});
+    const ValId i = fusion.add_input("i", DType::kI64, {2});
+    fusion.add_output(b.cast(x, half));
+    fusion.add_output(b.cast(one, half));
+    fusion.add_output(b.cast(i, half));
+    // Just above the middle of two bf16, which f32 cannot tell from the middle; a middle of two
+    // f16.
+    const std::int64_t big = half == DType::kF16 ? 2049 : (std::int64_t{1} << 33) + (1 << 25) + 1;
+    const double above = half == DType::kF16 ? 2048 : 0x1p33 + 0x1p26;
+    const std::vector<Tensor> inputs{Tensor::from(std::span<const double>(numbers), {count}),
+                                     Tensor::full(DType::kF64, {}, 2049 + 1e-12),
+                                     Tensor::from(std::vector<std::int64_t>{big, -big}, {2})};
+    for (const char* const backend : {"compiled", "loops", "reference"}) {
+      ThreadPool pool(2);
+      const auto found = Executable(fusion, pool, {.backend = backend}).run(inputs);
+      for (std::int64_t at = 0; at < count; ++at)
+        ASSERT_EQ(found[0].at(at), expected[static_cast<std::size_t>(at)])
+            << numbers[static_cast<std::size_t>(at)] << " on " << backend;
+      EXPECT_EQ(found[1].at(0), half == DType::kF16 ? 2050 : 2048) << backend;
+      EXPECT_EQ(found[2].at(0), above) << backend;
+      EXPECT_EQ(found[2].at(1), -above) << backend;
+    }
+    EXPECT_TRUE(std::isnan(Tensor::full(half, {1}, std::nan("")).at(0)));
+  }
+}
 
 }  // namespace
 }  // namespace segfuse::engine

@@ -32,6 +32,11 @@ std::string in_operators(Op op, DType of, const std::string& a, const std::strin
   return {};
 }
 
+/// Whether f32 in between would round twice.
+bool narrows(DType from, DType to) {
+  return is_half(to) && (from == DType::kF64 || is_integer(from));
+}
+
 }  // namespace
 
 std::string CStatements::rounded(ValueId result, const std::string& value) const {
@@ -57,7 +62,8 @@ std::string CStatements::vector_compute(const Compute& s, const Lane* lane) cons
   if (s.op == Op::cast) {
     const std::string_view to = lane_type(kernel_.dtype(s.result));
     if (to == lane_type(of)) return a;
-    return fmt::format("sf_{}_from_{}({})", to, lane_type(of), a);
+    return fmt::format("sf_{}_from_{}({})", narrows(of, kernel_.dtype(s.result)) ? "narrowed" : to,
+                       lane_type(of), a);
   }
   std::string operands;
   for (const ValueId operand : s.operands)
@@ -81,8 +87,10 @@ std::string CStatements::scalar_compute(const Compute& s) const {
   if (s.op == Op::cast) {
     if (lane_type(to) == lane_type(of)) return a;
     if (to == DType::kBool) return a + " != 0";
-    if (is_float(to) || !is_float(of)) return fmt::format("({}){}", scalar_type(to), a);
-    name = fmt::format("{}_from_{}", lane_type(to), lane_type(of));
+    const bool narrow = narrows(of, to);
+    if (!narrow && (is_float(to) || !is_float(of)))
+      return fmt::format("({}){}", scalar_type(to), a);
+    name = fmt::format("{}_from_{}", narrow ? "narrowed" : lane_type(to), lane_type(of));
   }
   std::string operands;
   for (const ValueId operand : s.operands)
@@ -95,11 +103,17 @@ std::string CStatements::from_index(const FromIndex& s, const Lane* lane) const 
   std::string value;
   if (varying_.value(s.result)) {
     value = names_.vector(s.index, lane);
-    if (dtype != DType::kI64) value = fmt::format("sf_{}_from_i64({})", lane_type(dtype), value);
+    const bool narrow = narrows(DType::kI64, dtype);
+    if (dtype != DType::kI64)
+      value = fmt::format("sf_{}_from_i64({})", narrow ? "narrowed" : lane_type(dtype), value);
   } else {
     value = names_.scalar(s.index, lane);
     if (dtype == DType::kBool) return "(" + value + ") != 0";
-    if (dtype != DType::kI64) value = fmt::format("({})({})", scalar_type(dtype), value);
+    if (narrows(DType::kI64, dtype)) {
+      value = fmt::format("sf_first_f32(sf_narrowed_from_i64(sf_all_i64({})))", value);
+    } else if (dtype != DType::kI64) {
+      value = fmt::format("({})({})", scalar_type(dtype), value);
+    }
   }
   return rounded(s.result, value);
 }

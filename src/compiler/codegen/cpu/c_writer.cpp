@@ -53,10 +53,8 @@ std::string real_literal(Float value, std::string_view suffix) {
 
 std::string literal(DType dtype, double value) {
   switch (dtype) {
-    case DType::kF16:
-      return real_literal(half_to_float(float_to_half(static_cast<float>(value))), "f");
-    case DType::kBF16:
-      return real_literal(bfloat16_to_float(float_to_bfloat16(static_cast<float>(value))), "f");
+    case DType::kF16: return real_literal(half_to_float(double_to_half(value)), "f");
+    case DType::kBF16: return real_literal(bfloat16_to_float(double_to_bfloat16(value)), "f");
     case DType::kF32: return real_literal(static_cast<float>(value), "f");
     case DType::kF64: return real_literal(value, "");
     case DType::kBool: return value != 0 ? "1" : "0";

@@ -124,9 +124,8 @@ std::string literal(DType dtype, double value) {
     case DType::kI32: return fmt::format("int({})", whole_literal(saturate_cast<int>(value)));
     case DType::kI64:
       return fmt::format("(long long)({})", whole_literal(saturate_cast<std::int64_t>(value)));
-    case DType::kF16: return float_literal(half_to_float(float_to_half(static_cast<float>(value))));
-    case DType::kBF16:
-      return float_literal(bfloat16_to_float(float_to_bfloat16(static_cast<float>(value))));
+    case DType::kF16: return float_literal(half_to_float(double_to_half(value)));
+    case DType::kBF16: return float_literal(bfloat16_to_float(double_to_bfloat16(value)));
     case DType::kF32: return float_literal(static_cast<float>(value));
     case DType::kF64: return double_literal(value);
   }
@@ -134,10 +133,9 @@ std::string literal(DType dtype, double value) {
 }
 
 std::string stored_literal(DType dtype, double value) {
-  const auto single = static_cast<float>(value);
   if (dtype == DType::kBool) return value != 0 ? "1" : "0";
-  if (dtype == DType::kF16) return fmt::format("0x{:x}", float_to_half(single));
-  if (dtype == DType::kBF16) return fmt::format("0x{:x}", float_to_bfloat16(single));
+  if (dtype == DType::kF16) return fmt::format("0x{:x}", double_to_half(value));
+  if (dtype == DType::kBF16) return fmt::format("0x{:x}", double_to_bfloat16(value));
   return literal(dtype, value);
 }
 

@@ -15,6 +15,22 @@ SF_INLINE sf_bool sf_bool_from_bool(sf_bool a) { return a; }
 SF_INLINE sf_f64 sf_f64_from_f32(sf_f32 a) { return SF_CONVERT(a, sf_f64); }
 SF_INLINE sf_f32 sf_f32_from_f64(sf_f64 a) { return SF_CONVERT(a, sf_f32); }
 
+//: sf_narrowed_from_{f64,i32,i64}
+// Toward zero with the last bit set when inexact: rounded to 16 bits, it is rounded once.
+SF_INLINE sf_f32 sf_narrowed_from_f64(sf_f64 a) {
+  const sf_f32 nearest = SF_CONVERT(a, sf_f32);
+  const sf_f64 back = SF_CONVERT(nearest, sf_f64);
+  const sf_bool beyond = SF_TEST64(sf_abs_f64(back) > sf_abs_f64(a));
+  const sf_u32 bits = sf_bits_f32(nearest) - (sf_u32)(beyond & 1);
+  return sf_from_bits_f32(bits | (sf_u32)(SF_TEST64(back != a) & 1));
+}
+SF_INLINE sf_f32 sf_narrowed_from_i32(sf_i32 a) {
+  return sf_narrowed_from_f64(SF_CONVERT(a, sf_f64));
+}
+SF_INLINE sf_f32 sf_narrowed_from_i64(sf_i64 a) {
+  return sf_narrowed_from_f64(SF_CONVERT(a, sf_f64));
+}
+
 //: sf_{f32,f64}_from_{i32,i64}
 SF_INLINE sf_f32 sf_f32_from_i32(sf_i32 a) { return SF_CONVERT(a, sf_f32); }
 SF_INLINE sf_f64 sf_f64_from_i32(sf_i32 a) { return SF_CONVERT(a, sf_f64); }
