@@ -124,7 +124,7 @@ struct TileChoice {
 
 std::span<const TileChoice> choices(AttentionKernel kernel, DType dtype) {
   static constexpr TileChoice kForward32[] = {
-      {32, {4, 4, 8, 8, 2, 3}},  {64, {4, 4, 8, 8, 2, 2}},  {128, {8, 2, 8, 4, 2, 1}},
+      {64, {4, 4, 8, 8, 2, 2}},  {128, {8, 2, 8, 4, 2, 1}},
       {128, {4, 4, 4, 4, 1, 2}}, {256, {8, 2, 4, 2, 1, 1}}, {256, {8, 2, 2, 1, 1, 1}}};
   static constexpr TileChoice kBackward32[] = {
       {64, {4, 4, 4, 8, 1, 2}},  {128, {4, 4, 4, 4, 1, 2}}, {128, {4, 4, 2, 4, 1, 1}},
