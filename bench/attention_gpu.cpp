@@ -89,13 +89,13 @@ class Attention {
   void compile(std::span<const std::pair<AttentionKernel, AttentionTiles>> all) {
     std::vector<std::jthread> threads;
     for (const auto& [kernel, tiles] : all)
-      threads.emplace_back([this, launch = engine::attention_launch(kernel, kType, plan_, true,
-                                                                    tiles)] {
-        try {
-          gpu_.kernels->kernel(launch.program, launch.entry);
-        } catch (const std::exception&) {  // said when it is used
-        }
-      });
+      threads.emplace_back(
+          [this, launch = engine::attention_launch(kernel, kType, plan_, true, tiles)] {
+            try {
+              gpu_.kernels->kernel(launch.program, launch.entry);
+            } catch (const std::exception&) {  // said when it is used
+            }
+          });
   }
   std::size_t local_bytes(AttentionKernel kernel, const AttentionTiles& tiles) {
     return gpu_.kernels->local_bytes(prepare(kernel, tiles).code);
@@ -194,8 +194,11 @@ AttentionTiles chosen(const runtime::DeviceAccess& gpu, AttentionKernel kernel,
 nlohmann::json rows(const runtime::DeviceAccess& gpu) {
   nlohmann::json all = nlohmann::json::array();
   for (const bool causal : {false, true})
-    for (const auto& [b, h, t, d] : {std::tuple{8, 16, 2048, 64}, {1, 8, 8192, 64},
-                                     {8, 16, 2048, 128}, {32, 8, 512, 32}, {4, 16, 1024, 80}}) {
+    for (const auto& [b, h, t, d] : {std::tuple{8, 16, 2048, 64},
+                                     {1, 8, 8192, 64},
+                                     {8, 16, 2048, 128},
+                                     {32, 8, 512, 32},
+                                     {4, 16, 1024, 80}}) {
       const Sizes sizes{b, h, t, d, causal};
       Attention attention(gpu, sizes);
       double forward =
@@ -283,14 +286,15 @@ void variants(const runtime::DeviceAccess& gpu, std::int64_t width) {
         };
         compare(attention.results(0), first);
         if (keys) compare(attention.results(1), second);
-        const double flops = products * 2.0 * 8 * 16 * 2048 * 2048 * static_cast<double>(width) /
-                             (causal ? 2 : 1);
-        fmt::print("D={}{} {} {},{},{},{},{},{} shared {} local {}: {:.3f} ms, {:.1f} TFLOP/s, "
-                   "off by {:.1e}\n",
-                   width, causal ? " causal" : "", name_of(kernel), t.warps, t.row_lanes, t.rows,
-                   t.columns, t.parts, t.resident,
-                   engine::attention_shared_bytes(kernel, kType, width, width, t),
-                   attention.local_bytes(kernel, t), ms, flops / ms / 1e9, worst);
+        const double flops =
+            products * 2.0 * 8 * 16 * 2048 * 2048 * static_cast<double>(width) / (causal ? 2 : 1);
+        fmt::print(
+            "D={}{} {} {},{},{},{},{},{} shared {} local {}: {:.3f} ms, {:.1f} TFLOP/s, "
+            "off by {:.1e}\n",
+            width, causal ? " causal" : "", name_of(kernel), t.warps, t.row_lanes, t.rows,
+            t.columns, t.parts, t.resident,
+            engine::attention_shared_bytes(kernel, kType, width, width, t),
+            attention.local_bytes(kernel, t), ms, flops / ms / 1e9, worst);
       } catch (const std::exception& error) {
         fmt::print("D={} {} {},{},{},{},{},{}: {}\n", width, name_of(kernel), t.warps, t.row_lanes,
                    t.rows, t.columns, t.parts, t.resident,

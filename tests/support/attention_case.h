@@ -58,7 +58,8 @@ struct Attention {
     if (ahead)
       by = {ir::Extent(std::max<std::int64_t>(*ahead, 0)),
             ir::Extent(std::max<std::int64_t>(-*ahead, 0))};
-    const std::vector<ir::ValId> results = b.make_all(ir::Op::attention, operands, {scale, fill, by});
+    const std::vector<ir::ValId> results =
+        b.make_all(ir::Op::attention, operands, {scale, fill, by});
     for (const ir::ValId result : results) f.add_output(result);
     if (gradient) {
       const ir::ValId wrt[] = {ids[0], ids[1], ids[2]};

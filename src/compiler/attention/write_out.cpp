@@ -98,11 +98,11 @@ bool write_attention_out(ir::Fusion& fusion) {
 
 bool write_large_attention_out(ir::Fusion& fusion) {
   const auto small = [](const ir::Extent& size) {
-    return size.is_constant() && size.constant() <= kMostGpuAttention;
+    return size.is_constant() && size.constant() <= kMaxGpuAttention;
   };
   return write_out(fusion, [&](const Expr& e) {
     const Extents& q = fusion.val(e.operands[0]).shape;
-    return q.size() > kMostGpuAttentionAxes || !small(fusion.canonical(q).back()) ||
+    return q.size() > kMaxGpuAttentionAxes || !small(fusion.canonical(q).back()) ||
            !small(fusion.canonical(fusion.val(e.operands[2]).shape).back());
   });
 }

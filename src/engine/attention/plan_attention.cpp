@@ -40,8 +40,11 @@ void with_type(DType dtype, const Function& function) {
 AttentionRefs attention_refs(const ir::Fusion& fusion, const ir::Sizes& sizes, ir::ExprId id,
                              std::vector<Ref> operands) {
   const ir::Expr& expr = fusion.expr(id);
-  return {attention_plan(fusion, sizes, id, operands), std::move(operands),
-          ir::attention_operands(fusion, expr.op, expr.operands), {}, {}};
+  return {attention_plan(fusion, sizes, id, operands),
+          std::move(operands),
+          ir::attention_operands(fusion, expr.op, expr.operands),
+          {},
+          {}};
 }
 
 }  // namespace

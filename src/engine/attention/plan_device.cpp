@@ -47,11 +47,11 @@ void DevicePlanner::launch_attention(const AttentionStep& step, AttentionKernel 
   std::vector<Addressed> refs = step.refs;
   refs.insert(refs.end(), more.begin(), more.end());
   const auto shared = static_cast<std::size_t>(accelerator_.kernels()->shared_bytes());
-  add_library(std::move(name),
-              attention_launch(kernel, type, step.plan, step.aligned,
-                               attention_tiles(kernel, type, step.plan.inner, step.plan.outer,
-                                               shared)),
-              refs);
+  add_library(
+      std::move(name),
+      attention_launch(kernel, type, step.plan, step.aligned,
+                       attention_tiles(kernel, type, step.plan.inner, step.plan.outer, shared)),
+      refs);
 }
 
 /// Flags of the rows of operands, which a band needs that hides tiles.
@@ -83,8 +83,8 @@ void DevicePlanner::add_attention(ir::ExprId id) {
     step.refs.push_back({word_of(AttentionAddress::kColumnFlags),
                          finite_rows(step, plan.columns, {values}, {&step.operands[2], 1})});
   }
-  const std::array<Addressed, 2> results{
-      {{word_of(AttentionAddress::kFirst), out, true}, {word_of(AttentionAddress::kSecond), logs, true}}};
+  const std::array<Addressed, 2> results{{{word_of(AttentionAddress::kFirst), out, true},
+                                          {word_of(AttentionAddress::kSecond), logs, true}}};
   launch_attention(step, AttentionKernel::kResult, name_of(id), results);
 }
 
@@ -108,13 +108,13 @@ void DevicePlanner::add_attention_grad(ir::ExprId id) {
     for (std::size_t a = plan.leading.size(); a-- > 0; each *= plan.leading[a])
       of_logs.steps[a] = each;
     of_logs.row = 1;
-    step.refs.push_back({word_of(AttentionAddress::kRowFlags),
-                         finite_rows(step, plan.rows,
-                                     {{&plan.q, plan.inner}, {&plan.g, plan.outer}, {&of_logs, 1}},
-                                     std::array<Ref, 3>{step.operands[0], g, logs})});
-    step.refs.push_back({word_of(AttentionAddress::kColumnFlags),
-                         finite_rows(step, plan.columns, {{&plan.k, plan.inner}},
-                                     {&step.operands[1], 1})});
+    step.refs.push_back(
+        {word_of(AttentionAddress::kRowFlags),
+         finite_rows(step, plan.rows, {{&plan.q, plan.inner}, {&plan.g, plan.outer}, {&of_logs, 1}},
+                     std::array<Ref, 3>{step.operands[0], g, logs})});
+    step.refs.push_back(
+        {word_of(AttentionAddress::kColumnFlags),
+         finite_rows(step, plan.columns, {{&plan.k, plan.inner}}, {&step.operands[1], 1})});
   }
   const std::string name = name_of(id);
   const Shape rows{plan.batch * plan.rows};

@@ -104,11 +104,11 @@ TEST_P(AttentionOnDevice, RowsThatSeeNothingAreNaN) {
 TEST_P(AttentionOnDevice, NaNAndInfinitiesGoWhereTheyGo) {
   Attention a;
   a.leading = {1};
-  a.rows = 200;
-  a.columns = 300;
-  for (const std::optional<std::int64_t> ahead : {std::optional<std::int64_t>(), {0}, {90}})
+  a.rows = 140;
+  a.columns = 150;
+  for (const std::optional<std::int64_t> ahead : {std::optional<std::int64_t>(), {0}, {40}})
     for (std::size_t operand = 0; operand < 4; ++operand)
-      for (const double what : {kNaN, kInf, -kInf}) {
+      for (const double what : {kNaN, kInf}) {
         a.ahead = ahead;
         std::vector<Tensor> inputs = a.inputs();
         // In the last tile, which a band hides from the first rows.
@@ -153,8 +153,7 @@ TEST_P(AttentionOnDevice, ReadsViewsAndGivesWantedGradientsOnly) {
     const ir::ValId v = heads(70);
     const ir::ValId g = heads(40);
     const std::vector<ir::ValId> operands{q, k, v};
-    const auto results =
-        p.b.make_all(ir::Op::attention, operands, {0.5, -kInf, ir::Extents{}});
+    const auto results = p.b.make_all(ir::Op::attention, operands, {0.5, -kInf, ir::Extents{}});
     p.output(results[0]);
     const ir::ValId from[] = {results[0]};
     const ir::ValId with[] = {g};
@@ -204,7 +203,8 @@ TEST_P(AttentionOnDevice, MemoryGrowsAsTheLengthDoes) {
     accelerator->heap().reset_peaks();
     const std::size_t before = accelerator->heap().statistics().peak_taken_bytes;
     executable.run(there);
-    bytes.push_back(static_cast<double>(accelerator->heap().statistics().peak_taken_bytes - before));
+    bytes.push_back(
+        static_cast<double>(accelerator->heap().statistics().peak_taken_bytes - before));
   }
   EXPECT_GT(bytes[0], 0);
   EXPECT_LT(bytes[1], 2.1 * bytes[0]);

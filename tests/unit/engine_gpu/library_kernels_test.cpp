@@ -47,9 +47,8 @@ std::vector<LibraryLaunch> attention_launches() {
     all.push_back(attention_finite_launch(dtype, plan, 128, {{&plan.q, 64}}));
     for (const std::int64_t width : {32, 64, 128, 256}) {
       plan.inner = plan.outer = width;
-      for (const AttentionKernel kernel :
-           {AttentionKernel::kResult, AttentionKernel::kLogarithms, AttentionKernel::kQueries,
-            AttentionKernel::kKeys}) {
+      for (const AttentionKernel kernel : {AttentionKernel::kResult, AttentionKernel::kLogarithms,
+                                           AttentionKernel::kQueries, AttentionKernel::kKeys}) {
         std::vector<AttentionTiles> seen;
         for (const std::size_t shared : {225 << 10, 161 << 10, 97 << 10}) {
           const AttentionTiles tiles = attention_tiles(kernel, dtype, width, width, shared);

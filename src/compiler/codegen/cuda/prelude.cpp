@@ -78,7 +78,8 @@ constexpr Piece kPieces[] = {
 
     // Copies into shared memory that go on while the thread does; zeros for what is not `there`.
     {"copy_async_16",
-     R"(static __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool there) {
+     R"(static __device__ __forceinline__ void copy_async_16(void* to, const void* from,
+                                                     bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
                : "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from),

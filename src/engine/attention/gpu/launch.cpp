@@ -123,18 +123,23 @@ struct TileChoice {
 };
 
 std::span<const TileChoice> choices(AttentionKernel kernel, DType dtype) {
-  static constexpr TileChoice kForward32[] = {
-      {64, {4, 4, 8, 8, 2, 2}},  {128, {8, 2, 8, 4, 2, 1}},
-      {128, {4, 4, 4, 4, 1, 2}}, {256, {8, 2, 4, 2, 1, 1}}, {256, {8, 2, 2, 1, 1, 1}}};
-  static constexpr TileChoice kBackward32[] = {
-      {64, {4, 4, 4, 8, 1, 2}},  {128, {4, 4, 4, 4, 1, 2}}, {128, {4, 4, 2, 4, 1, 1}},
-      {256, {8, 2, 2, 2, 1, 1}}, {256, {4, 2, 2, 1, 1, 1}}};
+  static constexpr TileChoice kForward32[] = {{64, {4, 4, 8, 8, 2, 2}},
+                                              {128, {8, 2, 8, 4, 2, 1}},
+                                              {128, {4, 4, 4, 4, 1, 2}},
+                                              {256, {8, 2, 4, 2, 1, 1}},
+                                              {256, {8, 2, 2, 1, 1, 1}}};
+  static constexpr TileChoice kBackward32[] = {{64, {4, 4, 4, 8, 1, 2}},
+                                               {128, {4, 4, 4, 4, 1, 2}},
+                                               {128, {4, 4, 2, 4, 1, 1}},
+                                               {256, {8, 2, 2, 2, 1, 1}},
+                                               {256, {4, 2, 2, 1, 1, 1}}};
   static constexpr TileChoice kForward64[] = {
       {64, {4, 4, 4, 4, 1, 1}}, {128, {4, 4, 2, 2, 1, 1}}, {256, {4, 4, 1, 1, 1, 1}}};
   static constexpr TileChoice kBackward64[] = {
-      {64, {4, 4, 2, 4, 1, 1}}, {128, {4, 4, 1, 2, 1, 1}}, {256, {2, 4, 1, 1, 1, 1}}};
+      {64, {4, 4, 2, 4, 1, 1}}, {128, {4, 4, 1, 2, 1, 1}}, {256, {2, 2, 1, 1, 1, 1}}};
   const bool wide = dtype == DType::kF64;
-  if (Shaped::gradient(kernel)) return wide ? std::span(kBackward64) : std::span<const TileChoice>(kBackward32);
+  if (Shaped::gradient(kernel))
+    return wide ? std::span(kBackward64) : std::span<const TileChoice>(kBackward32);
   return wide ? std::span(kForward64) : std::span<const TileChoice>(kForward32);
 }
 
@@ -169,8 +174,7 @@ LibraryLaunch attention_launch(AttentionKernel kernel, DType dtype, const Attent
                                bool aligned, const AttentionTiles& tiles) {
   const Shaped s(kernel, dtype, plan.inner, plan.outer, tiles);
   Words words(static_cast<std::size_t>(AttentionAddress::kCount));
-  for (const std::int64_t size : {plan.rows, plan.columns, plan.inner, plan.outer})
-    words.add(size);
+  for (const std::int64_t size : {plan.rows, plan.columns, plan.inner, plan.outer}) words.add(size);
   words.add(plan.scale);
   words.add(plan.fill);
   words.add(std::int64_t{plan.ahead.has_value()});
@@ -203,15 +207,15 @@ LibraryLaunch attention_launch(AttentionKernel kernel, DType dtype, const Attent
 
 LibraryLaunch attention_finite_launch(DType dtype, const AttentionPlan& plan, std::int64_t rows,
                                       const std::vector<FiniteMatrix>& matrices) {
-  constexpr std::size_t kMost = 3;
-  SEGFUSE_CHECK(matrices.size() <= kMost, "{} matrices", matrices.size());
-  Words words(kMost + 1);
+  constexpr std::size_t kMaxMatrices = 3;
+  SEGFUSE_CHECK(matrices.size() <= kMaxMatrices, "{} matrices", matrices.size());
+  Words words(kMaxMatrices + 1);
   words.add(plan.batch);
   words.add(rows);
   words.add(static_cast<std::int64_t>(plan.leading.size()));
   words.add_axes(plan.leading, 1);
   const AttentionMatrices none;
-  for (std::size_t i = 0; i < kMost; ++i) {
+  for (std::size_t i = 0; i < kMaxMatrices; ++i) {
     words.add(i < matrices.size() ? *matrices[i].matrices : none);
     words.add(i < matrices.size() ? matrices[i].width : 0);
   }
@@ -222,7 +226,7 @@ LibraryLaunch attention_finite_launch(DType dtype, const AttentionPlan& plan, st
                         fmt::format("typedef {} REAL;\n", compiler::cuda_element(dtype).value) +
                         attention_kernel_source("finite.cuh")),
                     {}};
-  launch.addresses = kMost + 1;
+  launch.addresses = kMaxMatrices + 1;
   launch.words = std::move(words.words);
   constexpr std::int64_t kWarps = 8;
   const std::int64_t flags = plan.batch * ((rows + kFlagRows - 1) / kFlagRows);

@@ -35,7 +35,20 @@ AttentionTiles attention_tiles(AttentionKernel kernel, DType dtype, std::int64_t
 
 /// The addresses of a launch; 0 for one that is not there.
 enum class AttentionAddress : std::size_t {
-  kQ, kK, kV, kG, kBias, kMask, kLogs, kLess, kLog, kRest, kRowFlags, kColumnFlags, kFirst, kSecond,
+  kQ,
+  kK,
+  kV,
+  kG,
+  kBias,
+  kMask,
+  kLogs,
+  kLess,
+  kLog,
+  kRest,
+  kRowFlags,
+  kColumnFlags,
+  kFirst,
+  kSecond,
   kCount
 };
 

@@ -4,13 +4,13 @@
 #include "engine/attention/gpu/kernels/forward.cuh"
 
 /// The next tile of columns that counts for rows before `last`.
-static __device__ __forceinline__ int next_values(const Arguments& g, const Sizes& size, long long batch,
-                                                        int last, int tile) {
+static __device__ __forceinline__ int next_values(const Arguments& g, const Sizes& size,
+                                                  long long batch, int last, int tile) {
   const int tiles = (size.columns + kTileColumns - 1) / kTileColumns;
   for (++tile; tile < tiles; ++tile)
     if (!is_hidden(g, size, last, tile * kTileColumns) ||
-        !all_finite(g.column_flags + batch * flags_of(size.columns), tile * kTileColumns, kTileColumns,
-                    size.columns))
+        !all_finite(g.column_flags + batch * flags_of(size.columns), tile * kTileColumns,
+                    kTileColumns, size.columns))
       break;
   return tile < tiles ? tile : -1;
 }
@@ -94,9 +94,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident) attention(cons
       out[i][e] = size.columns == 0 ? REAL(0) : lost ? not_a_number() : out[i][e] / sum;
     const int m = row + own + i * kRowLanes;
     if (at.column == 0 && m < size.rows)
-      g.second[batch * size.rows + m] = sum != sum         ? not_a_number()
-                                     : is_finite(most) ? most + log(sum)
-                                                       : most;
+      g.second[batch * size.rows + m] = sum != sum        ? not_a_number()
+                                        : is_finite(most) ? most + log(sum)
+                                                          : most;
   }
-  store_rows<kOuterWide>(g.first + batch * size.rows * size.outer, at, row, size.rows, size.outer, out);
+  store_rows<kOuterWide>(g.first + batch * size.rows * size.outer, at, row, size.rows, size.outer,
+                         out);
 }

@@ -34,9 +34,9 @@ struct Arguments {
   const unsigned char* mask;  // 0: none
   const REAL* logs;
   const REAL* less;
-  REAL* log;   // the logarithms as two numbers
+  REAL* log;  // the logarithms as two numbers
   REAL* rest;
-  unsigned char* row_flags;     // by kFlagRows rows: whether all that their gradients read is finite
+  unsigned char* row_flags;  // by kFlagRows rows: whether all that their gradients read is finite
   unsigned char* column_flags;  // the same of keys, forward of values
   REAL* first;                  // result, gradient of queries or keys; 0: not wanted
   REAL* second;                 // logarithms, gradient of values; 0: not wanted
@@ -66,9 +66,7 @@ static __device__ __forceinline__ Sizes sizes_of(const Arguments& g) {
 }
 
 static __device__ __forceinline__ REAL lowest() { return REAL(-__uint_as_float(0x7f800000u)); }
-static __device__ __forceinline__ REAL not_a_number() {
-  return REAL(__uint_as_float(0x7fffffffu));
-}
+static __device__ __forceinline__ REAL not_a_number() { return REAL(__uint_as_float(0x7fffffffu)); }
 static __device__ __forceinline__ bool is_finite(REAL x) { return x - x == REAL(0); }
 
 [[maybe_unused]] static __device__ __forceinline__ float exp_of(float x) {
@@ -116,8 +114,7 @@ static __device__ __forceinline__ REAL over_columns(REAL x, Join join) {
 /// Begins to copy rows of a matrix: 0 from row `count` and from column `width` on.
 template <int kHeight, int kWidth, int kStep>
 static __device__ __forceinline__ void fetch_tile(REAL* to, const REAL* from, long long row,
-                                                  int first, int count, int width,
-                                                  bool aligned) {
+                                                  int first, int count, int width, bool aligned) {
   if (aligned) {
     constexpr int kAcross = kWidth / kPack;
 #pragma unroll 1
@@ -161,9 +158,10 @@ static __device__ __forceinline__ void multiply_rows(const REAL* own, const REAL
 
 /// to += weights times other rows. The weights of a warp's rows go through its own memory.
 template <int kWidth, int kStep>
-static __device__ __forceinline__ void multiply_weights(
-    const REAL (&p)[kRows][kColumns], REAL* part, const REAL* other, const Lane& at,
-    REAL (&to)[kRows][kWidth / kColumnLanes]) {
+static __device__ __forceinline__ void multiply_weights(const REAL (&p)[kRows][kColumns],
+                                                        REAL* part, const REAL* other,
+                                                        const Lane& at,
+                                                        REAL (&to)[kRows][kWidth / kColumnLanes]) {
   constexpr int kEach = kColumns / kParts;
   constexpr int kPacks = kWidth / (kColumnLanes * kPack);
 #pragma unroll
@@ -180,8 +178,7 @@ static __device__ __forceinline__ void multiply_weights(
     for (int n = 0; n < kPartColumns; n += kPack) {
       Pack<REAL, kPack> a[kRows];
 #pragma unroll
-      for (int i = 0; i < kRows; ++i)
-        a[i] = load_pack<kPack>(part + i * kRowLanes * kPartStep + n);
+      for (int i = 0; i < kRows; ++i) a[i] = load_pack<kPack>(part + i * kRowLanes * kPartStep + n);
 #pragma unroll
       for (int e = 0; e < kPack; ++e)
 #pragma unroll
@@ -200,8 +197,8 @@ static __device__ __forceinline__ void multiply_weights(
 
 /// Rows of a result, which has no gaps.
 template <int kWidth>
-static __device__ __forceinline__ void store_rows(REAL* to, const Lane& at, int first,
-                                                  int count, int width,
+static __device__ __forceinline__ void store_rows(REAL* to, const Lane& at, int first, int count,
+                                                  int width,
                                                   const REAL (&x)[kRows][kWidth / kColumnLanes]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {

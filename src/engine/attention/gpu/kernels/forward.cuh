@@ -10,10 +10,9 @@ struct Row {
 };
 
 /// The scores of a tile, complete; -infinity beyond the columns.
-static __device__ __forceinline__ void finish_scores(const Arguments& g, const Sizes& size, const Scores& score,
-                                                     const Lane& at, int row,
-                                                     int column,
-                                                     REAL (&s)[kRows][kColumns]) {
+static __device__ __forceinline__ void finish_scores(const Arguments& g, const Sizes& size,
+                                                     const Scores& score, const Lane& at, int row,
+                                                     int column, REAL (&s)[kRows][kColumns]) {
   const bool plain = is_plain(g, size, score, row, kTileRows, column, kTileColumns);
 #pragma unroll
   for (int i = 0; i < kRows; ++i)

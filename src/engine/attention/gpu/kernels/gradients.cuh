@@ -5,8 +5,8 @@
 #include "engine/attention/gpu/kernels/common.cuh"
 
 /// The next tile of the other side that counts for own rows from `first` on.
-static __device__ __forceinline__ int next_gradients(const Arguments& g, const Sizes& size, long long batch,
-                                                           int first, int tile) {
+static __device__ __forceinline__ int next_gradients(const Arguments& g, const Sizes& size,
+                                                     long long batch, int first, int tile) {
   const int own_count = kKeys ? size.columns : size.rows;
   const int other_count = kKeys ? size.rows : size.columns;
   const unsigned char* const own_flags =
@@ -23,6 +23,51 @@ static __device__ __forceinline__ int next_gradients(const Arguments& g, const S
       break;
   }
   return tile < tiles ? tile : -1;
+}
+
+/// Scores become weights, 0 beyond the rows and columns. A bit for each that is seen.
+static __device__ __forceinline__ unsigned long long find_weights(
+    const Arguments& g, const Sizes& size, const Scores& score, const Lane& at, int first,
+    int other, const REAL* logs, const REAL* rests, REAL (&s)[kRows][kColumns]) {
+  const bool plain = kKeys ? is_plain(g, size, score, other, kTileColumns, first, kTileRows)
+                           : is_plain(g, size, score, first, kTileRows, other, kTileColumns);
+  unsigned long long seen = ~0ull;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i)
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const int own_row = at.warp * kWarpRows + at.row + i * kRowLanes;
+      const int other_row = at.column + j * kColumnLanes;
+      const int query = kKeys ? other_row : own_row;
+      REAL x = s[i][j] * score.scale;
+      bool there = true;
+      if (!plain) {
+        const int m = kKeys ? other + other_row : first + own_row;
+        const int n = kKeys ? first + own_row : other + other_row;
+        there = m < size.rows && n < size.columns;
+        const bool is = there && is_seen(g, score, m, n);
+        x = is ? with_bias(g, score, x, m, n) : score.fill;
+        if (!is) seen &= ~(1ull << (i * kColumns + j));
+      }
+      s[i][j] = there ? exp_of(x - logs[query] - rests[query]) : REAL(0);
+    }
+  return seen;
+}
+
+/// Weights become the cotangents of the products; `dp`: those of the weights.
+static __device__ __forceinline__ void find_slopes(const Scores& score, const Lane& at,
+                                                   unsigned long long seen,
+                                                   const REAL (&dp)[kRows][kColumns],
+                                                   const REAL* less, REAL (&p)[kRows][kColumns]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i)
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const int query =
+          kKeys ? at.column + j * kColumnLanes : at.warp * kWarpRows + at.row + i * kRowLanes;
+      p[i][j] = (seen >> (i * kColumns + j)) & 1 ? p[i][j] * (dp[i][j] - less[query]) * score.scale
+                                                 : REAL(0);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, kResident)
@@ -80,9 +125,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident)
   REAL* const part = parts + own * kPartStep;
 
   int tile = next_gradients(g, size, batch, first, -1);
-  fetch_tile<kTileRows, kInner, kInnerStep>(own_a, (kKeys ? g.k : g.q) + offset_of(g, of_own_a, batch),
+  fetch_tile<kTileRows, kInner, kInnerStep>(own_a,
+                                            (kKeys ? g.k : g.q) + offset_of(g, of_own_a, batch),
                                             of_own_a.row, first, own_count, size.inner, aligned);
-  fetch_tile<kTileRows, kOuter, kOuterStep>(own_b, (kKeys ? g.v : g.g) + offset_of(g, of_own_b, batch),
+  fetch_tile<kTileRows, kOuter, kOuterStep>(own_b,
+                                            (kKeys ? g.v : g.g) + offset_of(g, of_own_b, batch),
                                             of_own_b.row, first, own_count, size.outer, aligned);
   if (!kKeys) fetch_queries(first);
   fetch_a(tile);
@@ -95,41 +142,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident)
     __syncthreads();
     REAL p[kRows][kColumns] = {};
     multiply_rows<kInner, kInnerStep>(own_a + own * kInnerStep, a + at.column * kInnerStep, p);
-    const bool plain = kKeys ? is_plain(g, size, score, other, kTileColumns, first, kTileRows)
-                             : is_plain(g, size, score, first, kTileRows, other, kTileColumns);
-    unsigned long long seen = ~0ull;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i)
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
-        const int i_own = own + i * kRowLanes;
-        const int j_other = j * kColumnLanes + at.column;
-        const int query = kKeys ? j_other : i_own;
-        REAL x = p[i][j] * score.scale;
-        bool there = true;
-        if (!plain) {
-          const int m = kKeys ? other + j_other : first + i_own;
-          const int n = kKeys ? first + i_own : other + j_other;
-          there = m < size.rows && n < size.columns;
-          const bool is = there && is_seen(g, score, m, n);
-          x = is ? with_bias(g, score, x, m, n) : score.fill;
-          if (!is) seen &= ~(1ull << (i * kColumns + j));
-        }
-        p[i][j] = there ? exp_of(x - logs[query] - rests[query]) : REAL(0);
-      }
+    const unsigned long long seen = find_weights(g, size, score, at, first, other, logs, rests, p);
     if (kKeys && g.second) multiply_weights<kOuterWide, kOuterStep>(p, part, b, at, to_b);
     if (g.first) {
       REAL dp[kRows][kColumns] = {};
       multiply_rows<kOuter, kOuterStep>(own_b + own * kOuterStep, b + at.column * kOuterStep, dp);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i)
-#pragma unroll
-        for (int j = 0; j < kColumns; ++j) {
-          const int query = kKeys ? j * kColumnLanes + at.column : own + i * kRowLanes;
-          p[i][j] = (seen >> (i * kColumns + j)) & 1
-                        ? p[i][j] * (dp[i][j] - less[query]) * score.scale
-                        : REAL(0);
-        }
+      find_slopes(score, at, seen, dp, less, p);
     }
     __syncthreads();
     fetch_b(next);
@@ -142,7 +160,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident)
   }
   wait_for_copies();
   if (g.first)
-    store_rows<kInnerWide>(g.first + batch * own_count * size.inner, at, first, own_count, size.inner, to_a);
+    store_rows<kInnerWide>(g.first + batch * own_count * size.inner, at, first, own_count,
+                           size.inner, to_a);
   if (kKeys && g.second)
-    store_rows<kOuterWide>(g.second + batch * own_count * size.outer, at, first, own_count, size.outer, to_b);
+    store_rows<kOuterWide>(g.second + batch * own_count * size.outer, at, first, own_count,
+                           size.outer, to_b);
 }
