@@ -10,12 +10,14 @@
 #include "base/check.h"
 #include "compiler/compile.h"
 #include "engine/attention/gpu/source.h"
+#include "segfuse/error.h"
 
 namespace segfuse::engine {
 namespace {
 
 constexpr std::size_t kAxes = 6;  // as in kernels/common.cuh
 constexpr int kWarpLanes = 32;
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;  // places fit into an int, and their sums
 
 std::int64_t up_to(std::int64_t size, std::int64_t multiple) {
   return std::max<std::int64_t>(1, (size + multiple - 1) / multiple) * multiple;
@@ -172,13 +174,17 @@ AttentionTiles attention_tiles(AttentionKernel kernel, DType dtype, std::int64_t
 
 LibraryLaunch attention_launch(AttentionKernel kernel, DType dtype, const AttentionPlan& plan,
                                bool aligned, const AttentionTiles& tiles) {
+  if (std::max(plan.rows, plan.columns) > kMaxRows)
+    throw UsageError(
+        fmt::format("attention: {} queries and {} keys; a GPU takes at most {} of each", plan.rows,
+                    plan.columns, kMaxRows));
   const Shaped s(kernel, dtype, plan.inner, plan.outer, tiles);
   Words words(static_cast<std::size_t>(AttentionAddress::kCount));
   for (const std::int64_t size : {plan.rows, plan.columns, plan.inner, plan.outer}) words.add(size);
   words.add(plan.scale);
   words.add(plan.fill);
   words.add(std::int64_t{plan.ahead.has_value()});
-  words.add(plan.ahead.value_or(0));
+  words.add(std::clamp(plan.ahead.value_or(0), -kMaxRows, kMaxRows));
   words.add(std::int64_t{plan.skips()});
   bool packs = aligned && plan.inner % s.pack == 0 && plan.outer % s.pack == 0;
   for (const AttentionMatrices* m : {&plan.q, &plan.k, &plan.v, &plan.g})
