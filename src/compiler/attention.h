@@ -33,4 +33,12 @@ void write_attention_out(ir::Fusion& fusion, ir::ExprId attention, Replaced& rep
 /// Writes all out. Whether there was one.
 bool write_attention_out(ir::Fusion& fusion);
 
+/// The largest sizes of rows, of queries and of values, and the most axes that kernels for GPUs
+/// have.
+inline constexpr std::int64_t kMaxGpuAttention = 256;
+inline constexpr std::size_t kMaxGpuAttentionAxes = 8;
+/// Writes those out that GPUs have no kernel for: with larger rows, or rows of a size that is not a
+/// number. Whether there was one.
+bool write_large_attention_out(ir::Fusion& fusion);
+
 }  // namespace segfuse::compiler

@@ -20,7 +20,10 @@ struct CompiledFusion::Group {
 namespace {
 
 SegmentedFusion cut(ir::Fusion fusion, const CompileOptions& options) {
-  if (options.attention_written_out || options.target == Target::kCuda) write_attention_out(fusion);
+  if (options.attention_written_out)
+    write_attention_out(fusion);
+  else if (options.target == Target::kCuda)
+    write_large_attention_out(fusion);
   run_passes(fusion);
   return segment(std::move(fusion), {.hints = options.hints});
 }

@@ -26,7 +26,7 @@ struct CompileOptions {
   /// Kernels round 16-bit values where they store them and where the program casts to them, not
   /// after each operation.
   bool excess_precision = false;
-  /// Attention is written out as products and a softmax; for CUDA it always is.
+  /// Attention is written out as products and a softmax; else for CUDA what has no kernel is.
   bool attention_written_out = false;
 };
 

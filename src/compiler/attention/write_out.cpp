@@ -79,12 +79,32 @@ void write_attention_out(ir::Fusion& fusion, ExprId attention, Replaced& replace
   }
 }
 
-bool write_attention_out(ir::Fusion& fusion) {
+namespace {
+
+template <class Wanted>
+bool write_out(ir::Fusion& fusion, const Wanted& wanted) {
   Replaced replaced;
   for (const ExprId id : fusion.live_exprs())
     if (const Op op = fusion.expr(id).op; op == Op::attention || op == Op::attention_grad)
-      write_attention_out(fusion, id, replaced);
+      if (wanted(fusion.expr(id))) write_attention_out(fusion, id, replaced);
   return !replaced.empty();
+}
+
+}  // namespace
+
+bool write_attention_out(ir::Fusion& fusion) {
+  return write_out(fusion, [](const Expr&) { return true; });
+}
+
+bool write_large_attention_out(ir::Fusion& fusion) {
+  const auto small = [](const ir::Extent& size) {
+    return size.is_constant() && size.constant() <= kMaxGpuAttention;
+  };
+  return write_out(fusion, [&](const Expr& e) {
+    const Extents& q = fusion.val(e.operands[0]).shape;
+    return q.size() > kMaxGpuAttentionAxes || !small(fusion.canonical(q).back()) ||
+           !small(fusion.canonical(fusion.val(e.operands[2]).shape).back());
+  });
 }
 
 }  // namespace segfuse::compiler

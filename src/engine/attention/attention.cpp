@@ -33,8 +33,7 @@ class Tiled {
         kernels_(attention_kernels<T>()),
         row_tiles_(tiles(plan.rows, kTileRows)),
         column_tiles_(tiles(plan.columns, kTileColumns)),
-        // What a band hides behind -infinity has the weight 0.
-        skips_(plan.ahead && plan.fill == -std::numeric_limits<double>::infinity()) {}
+        skips_(plan.skips()) {}
 
  protected:
   /// Some rows and columns of one batch.

@@ -9,6 +9,7 @@
 // bit depends on the number of threads, nor a batch's on the others.
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -18,12 +19,14 @@ namespace segfuse::engine {
 
 /// Where the matrices of an operand are, in elements.
 struct AttentionMatrices {
+  std::vector<std::int64_t> steps;   ///< by leading axis, 0 where it is repeated
   std::vector<std::int64_t> starts;  ///< by batch
   std::int64_t row = 0;
   std::int64_t column = 1;  ///< 0 or 1 for a bias or mask, which may be repeated; else 1
 };
 
 struct AttentionPlan {
+  std::vector<std::int64_t> leading;  ///< the sizes whose product is the batch
   std::int64_t batch = 0, rows = 0, columns = 0;
   std::int64_t inner = 0;  ///< of queries and keys
   std::int64_t outer = 0;  ///< of values
@@ -33,7 +36,9 @@ struct AttentionPlan {
   AttentionMatrices q, k, v, g;
   std::optional<AttentionMatrices> bias, mask;
 
-  /// Elements and bytes beside the operands and results.
+  /// What a band hides behind -infinity has the weight 0.
+  bool skips() const { return ahead && fill == -std::numeric_limits<double>::infinity(); }
+  /// On the CPU, elements and bytes beside the operands and results.
   std::int64_t scratch(bool gradient) const;
   std::int64_t flags(bool gradient) const;
 };

@@ -30,8 +30,8 @@ void DevicePlanner::plan_library(ir::ExprId id) {
     case ir::OpaqueOp::linear_scan: return add_scan(id);
     case ir::OpaqueOp::scan: return add_steps(id);
     case ir::OpaqueOp::sort: return add_sort(id);
-    case ir::OpaqueOp::attention:
-    case ir::OpaqueOp::attention_grad: break;  // products and softmax by now
+    case ir::OpaqueOp::attention: return add_attention(id);
+    case ir::OpaqueOp::attention_grad: return add_attention_grad(id);
     case ir::OpaqueOp::semicrf_loss:
     case ir::OpaqueOp::semicrf_loss_grad: return add_crf(id);
   }

@@ -56,19 +56,27 @@ void DevicePlanner::add_launch(std::string name, const StepOperands& operands, L
 
 void DevicePlanner::add_library(std::string name, LibraryLaunch library,
                                 const std::vector<Ref>& refs, std::size_t writes) {
+  std::vector<Addressed> addressed;
+  for (std::size_t i = 0; i < refs.size(); ++i)
+    addressed.push_back({i, refs[i], i + writes >= refs.size()});
+  add_library(std::move(name), std::move(library), addressed);
+}
+
+void DevicePlanner::add_library(std::string name, LibraryLaunch library,
+                                std::span<const Addressed> refs) {
   StepOperands operands;
-  for (std::size_t i = 0; i < refs.size(); ++i) {
-    if (i + writes < refs.size())
-      operands.read(refs[i]);
+  for (const Addressed& one : refs) {
+    if (one.written)
+      operands.write(one.ref);
     else
-      operands.write(refs[i]);
+      operands.read(one.ref);
   }
   library.program.store = store_;
   Launch launch{accelerator_.kernels()->kernel(library.program, library.entry),
-                {library.grid, library.block},
+                {library.grid, library.block, library.shared_bytes},
                 std::move(library.words),
                 {}};
-  for (std::size_t i = 0; i < refs.size(); ++i) launch.patches.push_back({i, operands.of(refs[i])});
+  for (const Addressed& one : refs) launch.patches.push_back({one.word, operands.of(one.ref)});
   add_launch(std::move(name), operands, std::move(launch));
 }
 

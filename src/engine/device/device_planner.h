@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "engine/attention/gpu/launch.h"
 #include "engine/device/device_plan.h"
 #include "engine/device/library_kernels.h"
 #include "engine/plan/builder.h"
@@ -47,6 +48,14 @@ class DevicePlanner final : public PlanBuilder {
   /// written.
   void add_library(std::string name, LibraryLaunch launch, const std::vector<Ref>& refs,
                    std::size_t writes);
+  /// An operand of a launch by the word that is its address.
+  struct Addressed {
+    std::size_t word;
+    Ref ref;
+    bool written = false;
+  };
+  /// The same for a launch with addresses that may be left out.
+  void add_library(std::string name, LibraryLaunch launch, std::span<const Addressed> refs);
   /// Another status word; its address.
   Ref status_word(DeviceCheck check);
   /// The indices of an operation, where they are an input of the program.
@@ -74,6 +83,21 @@ class DevicePlanner final : public PlanBuilder {
   /// The words of a body's checks: operations within a loop cannot say which input they read.
   std::optional<Ref> status_words(const std::vector<DeviceCheck>& checks);
   void add_sort(ir::ExprId id);
+  // Attention: engine/attention/plan_device.cpp.
+  struct AttentionStep {
+    std::vector<Ref> operands;
+    std::size_t rest = 0;  ///< of gradients, the first operand that they have besides
+    AttentionPlan plan;
+    std::vector<Addressed> refs;  ///< of all its kernels
+    bool aligned = false;
+  };
+  AttentionStep attention_step(ir::ExprId id);
+  void launch_attention(const AttentionStep& step, AttentionKernel kernel, std::string name,
+                        std::span<const Addressed> more);
+  Ref finite_rows(const AttentionStep& step, std::int64_t rows,
+                  const std::vector<FiniteMatrix>& matrices, std::span<const Ref> operands);
+  void add_attention(ir::ExprId id);
+  void add_attention_grad(ir::ExprId id);
   LineSizes line_sizes(ir::ExprId id, const Shape& shape) const;
   void add_crf(ir::ExprId id);
 

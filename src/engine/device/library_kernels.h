@@ -21,6 +21,7 @@ struct LibraryLaunch {
   std::vector<std::uint64_t> words;
   runtime::Extent3 grid;
   runtime::Extent3 block;
+  std::size_t shared_bytes = 0;
 };
 
 /// to[i] = from[...] in row-major order over `sizes`; `strides` in elements. Addresses: from, to.

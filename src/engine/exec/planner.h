@@ -57,8 +57,6 @@ class CpuPlanner final : public PlanBuilder {
   void plan_matmul(ir::ExprId id);
   void plan_scan(ir::ExprId id);
   void plan_sort(ir::ExprId id);
-  /// The operands in a form that its kernels can read: values without rows in memory are copied.
-  std::vector<Ref> attention_operands(ir::ExprId id);
   void plan_attention(ir::ExprId id);
   void plan_attention_grad(ir::ExprId id);
   void plan_steps(ir::ExprId id);

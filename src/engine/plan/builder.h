@@ -81,6 +81,9 @@ class PlanBuilder {
   std::string name_of(ir::ExprId id) const;
   /// `ref` itself if it is packed, else a copy.
   Ref packed(const Ref& ref);
+  /// Those of an attention in a form that kernels can read: values without rows in memory are
+  /// copied.
+  std::vector<Ref> attention_operands(ir::ExprId id);
   bool is_live(ir::ExprId id) const { return live_[id.index]; }
   /// Whether anybody reads a result.
   bool wanted(ir::ValId result) const;

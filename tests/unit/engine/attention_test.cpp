@@ -16,6 +16,7 @@
 #include "ir/interpret/interpreter.h"
 #include "ir/text.h"
 #include "segfuse/ops.h"
+#include "support/attention_case.h"
 #include "support/tensors.h"
 
 namespace segfuse::engine {
@@ -27,67 +28,12 @@ using ir::Extents;
 using ir::Fusion;
 using ir::Op;
 using ir::ValId;
+using segfuse::testing::Attention;
 using segfuse::testing::same_bits;
 using segfuse::testing::uniform;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-/// One attention of inputs, and the inputs.
-struct Attention {
-  Shape leading = {2};
-  std::int64_t rows = 5, columns = 7, inner = 3, outer = 4;
-  DType dtype = DType::kF32;
-  double scale = 0.5;
-  double fill = -kInf;
-  std::optional<Shape> bias = {}, mask = {};
-  std::optional<std::int64_t> ahead = {};
-  bool gradient = true;
-  std::uint64_t seed = 1;
-
-  Shape stack(std::int64_t a, std::int64_t b) const {
-    Shape shape = leading;
-    shape.insert(shape.end(), {a, b});
-    return shape;
-  }
-
-  std::vector<Tensor> inputs() const {
-    Rng rng(seed);
-    std::vector<Tensor> all{uniform(rng, dtype, stack(rows, inner)),
-                            uniform(rng, dtype, stack(columns, inner)),
-                            uniform(rng, dtype, stack(columns, outer))};
-    if (bias) all.push_back(uniform(rng, dtype, *bias));
-    if (mask) {
-      all.emplace_back(DType::kBool, *mask);
-      for (std::int64_t i = 0; i < all.back().size(); ++i)
-        all.back().set(i, rng.uniform() < 0.7 ? 1 : 0);
-    }
-    if (gradient) all.push_back(uniform(rng, dtype, stack(rows, outer)));
-    return all;
-  }
-
-  Fusion fusion() const {
-    Fusion f;
-    std::vector<ValId> ids;
-    for (const Tensor& input : inputs())
-      ids.push_back(f.add_input("x" + std::to_string(ids.size()), input.dtype(),
-                                Extents(input.shape().begin(), input.shape().end())));
-    Builder b(f);
-    const std::vector<ValId> operands(ids.begin(), ids.end() - (gradient ? 1 : 0));
-    Extents by;
-    if (ahead)
-      by = {Extent(std::max<std::int64_t>(*ahead, 0)), Extent(std::max<std::int64_t>(-*ahead, 0))};
-    const std::vector<ValId> results = b.make_all(Op::attention, operands, {scale, fill, by});
-    for (const ValId result : results) f.add_output(result);
-    if (gradient) {
-      const ValId wrt[] = {ids[0], ids[1], ids[2]};
-      const ValId from[] = {results[0]};
-      const ValId with[] = {ids.back()};
-      for (const ValId g : compiler::vjp(f, from, with, wrt)) f.add_output(g);
-    }
-    return f;
-  }
-};
 
 void expect_close(const std::vector<Tensor>& found, const std::vector<Tensor>& expected,
                   double tolerance, const std::string& what) {

@@ -76,6 +76,57 @@ constexpr Piece kPieces[] = {
 )",
      true},
 
+    // Copies into shared memory that go on while the thread does; zeros for what is not `there`.
+    {"copy_async_16",
+     R"(static __device__ __forceinline__ void copy_async_16(void* to, const void* from,
+                                                     bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from),
+                 "r"(there ? 16 : 0)
+               : "memory");
+}
+)",
+     true},
+    {"copy_async_one",
+     R"(template <class T>
+static __device__ __forceinline__ void copy_async_one(T* to, const T* from, bool there) {
+  constexpr int kBytes = sizeof(T);
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+               :
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "n"(kBytes),
+                 "r"(there ? kBytes : 0)
+               : "memory");
+}
+)",
+     true},
+    {"commit_copies",
+     R"(static __device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" : : : "memory");
+}
+)",
+     true},
+    {"wait_for_copies",
+     R"(static __device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" : : : "memory");
+}
+)",
+     true},
+    {"wait_for_copies_but_one",
+     R"(static __device__ __forceinline__ void wait_for_copies_but_one() {
+  asm volatile("cp.async.wait_group 1;" : : : "memory");
+}
+)",
+     true},
+    {"power_of_2",
+     R"(static __device__ __forceinline__ float power_of_2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+)",
+     true},
+
     // 16-bit floats. A value of bf16 is its upper half.
     {"round_f16",
      R"(static __device__ __forceinline__ float round_f16(float x) {
