@@ -291,7 +291,13 @@ std::optional<std::string> Classification::check_in_place() const {
         if (output != alias.output && depends(output, alias.input))
           return "an input of fewer axes is overwritten in place while another output reads it";
     for (const Placed& p : axes_.placed()) {
-      if (p.place != Place::kLoad || p.base != alias.input) continue;
+      if (p.place != Place::kLoad) continue;
+      if (p.base != alias.input) {
+        // A concat has the base of its first operand, an indexed value that of its table.
+        if (depends(p.val, alias.input))
+          return "an input is overwritten in place while it is still read";
+        continue;
+      }
       bool same = p.val == alias.input;
       const Placed& written = axes_.placed()[static_cast<std::size_t>(to)];
       for (std::size_t i = 0; same && i < p.nodes.size(); ++i)

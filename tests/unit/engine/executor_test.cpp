@@ -258,6 +258,35 @@ TEST(Executor, NoOutputOfAKernelReadsWhatAnotherHasOverwritten) {
          give(b, b.add(z, x));
        },
        {2, 1 << 17}},
+      {"shifted by a row",
+       [&](Builder& b, ValId z, ValId x, ValId) {
+         give(b,
+              b.concat({b.slice_axis(z, 0, 0, 1), b.slice_axis(x, 0, 0, b.val(x).shape[0] - 1)}, 0),
+              x);
+       }},
+      {"beside its neighbours",
+       [&](Builder& b, ValId z, ValId x, ValId) {
+         const ValId left = b.concat({b.slice_axis(z, 1, 0, 1), b.slice_axis(x, 1, 0, 69)}, 1);
+         give(b, b.add(x, left), x);
+         give(b, b.mul(z, left));
+       }},
+      {"rolled",
+       [&](Builder& b, ValId, ValId x, ValId) {
+         give(b,
+              b.concat({b.slice_axis(x, 0, b.val(x).shape[0] - 1, 1),
+                        b.slice_axis(x, 0, 0, b.val(x).shape[0] - 1)},
+                       0),
+              x);
+       }},
+      {"in halves, exchanged",
+       [&](Builder& b, ValId, ValId x, ValId) {
+         give(b, b.concat({b.slice_axis(x, 1, 35, 35), b.slice_axis(x, 1, 0, 35)}, 1), x);
+       }},
+      {"of computed and shifted rows",
+       [&](Builder& b, ValId z, ValId x, ValId) {
+         const ValId first = b.exp(b.slice_axis(z, 0, 0, 1));
+         give(b, b.concat({first, b.slice_axis(x, 0, 0, b.val(x).shape[0] - 1)}, 0), x);
+       }},
       {"of a row, beside it",
        [&](Builder& b, ValId z, ValId, ValId row) {
          const ValId sum = b.sum(z, {1});
