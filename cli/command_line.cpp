@@ -165,17 +165,21 @@ const CLI::App& last_named(const CLI::App& app) {
   return named.empty() ? app : last_named(*named.front());
 }
 
+/// "doctor numerics ": the names down to a command.
+std::string path_of(const CLI::App& command) {
+  const CLI::App* const parent = command.get_parent();
+  return parent == nullptr ? std::string() : path_of(*parent) + command.get_name() + " ";
+}
+
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = last_named(app);
   const std::vector<std::string> rest = app.remaining(true);
   std::vector<std::string> names;
   for (const CLI::App* below : commands_of(command)) names.push_back(below->get_name());
-  const bool is_root = &command == &app;
   if (names.empty() || rest.empty() || rest.front().starts_with("-"))
-    return fmt::format("{}; see segfuse {}--help", error.what(),
-                       is_root ? "" : command.get_name() + " ");
-  return fmt::format("there is no command '{}{}'; {}", is_root ? "" : command.get_name() + " ",
-                     rest.front(), command_suggestion(rest.front(), names));
+    return fmt::format("{}; see segfuse {}--help", error.what(), path_of(command));
+  return fmt::format("there is no command '{}{}'; {}", path_of(command), rest.front(),
+                     command_suggestion(rest.front(), names));
 }
 
 /// The commands, where none was named. As git does: the list is the answer, and still an error.

@@ -96,8 +96,11 @@ ValId Builder::mean(ValId a, Axes axes, bool keep) {
   axes = normalise(std::move(axes), rank(a));
   Extent count = 1;
   for (const std::int64_t axis : axes) count = count * val(a).shape[static_cast<std::size_t>(axis)];
-  const ValId total = sum(a, axes, keep);
-  return div(total, extent(count, val(a).dtype));
+  // 16 bits would not hold many sums, nor counts beyond 2048.
+  const DType type = val(a).dtype;
+  const DType wide = compute_type(type);
+  const ValId total = sum(cast(a, wide), axes, keep);
+  return cast(div(total, extent(count, wide)), type);
 }
 
 Builder::Moments Builder::welford(ValId a, Axes axes, bool keep) {

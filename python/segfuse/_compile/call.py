@@ -20,6 +20,11 @@ from .._errors import UsageError
 from .tree import LEAF, Structure, flatten
 
 
+def _static_key(leaf: Any) -> tuple[Any, Any]:
+    """0.0 and -0.0 are equal, and NaN is not; a trace is another for each."""
+    return type(leaf), leaf.hex() if type(leaf) is float else leaf
+
+
 class Call:
     """The arguments of one call, flat."""
 
@@ -40,7 +45,7 @@ class Call:
             if kind is NUMPY or kind is SCALAR:
                 key += (kind, leaf.dtype, leaf.shape)
             elif kind is STATIC:
-                key += (type(leaf), leaf)
+                key += _static_key(leaf)
             elif kind is TRACED:
                 self.traced = True
             elif kind is TORCH:
@@ -81,7 +86,7 @@ class Call:
         return (
             self.structure,
             *(
-                (type(leaf), leaf)
+                _static_key(leaf)
                 if kind is STATIC
                 else (leaf.dtype, tuple(size == 1 for size in leaf.shape))
                 for leaf, kind in zip(self.leaves, self.kinds, strict=True)

@@ -64,7 +64,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
     mask = creation.eye(length, dtype="bool", like=x)
     if x.dtype == "bool":
         return reductions.any(x & mask, -2)
-    return reductions.sum(e.where(mask, x, 0), -2)
+    return reductions.sum(e.where(mask, x, 0), -2, dtype=x.dtype)
 
 
 def diag(x: Any, k: int = 0) -> Value:

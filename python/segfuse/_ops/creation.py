@@ -206,10 +206,15 @@ def full(shape: Any, number: float, dtype: DTypeLike = "float32", like: Value | 
     fusion = _owner("full", sizes, like)
     if fusion is None:
         return np.full(sizes, number, dtype_name(dtype))
-    return Value(
-        fusion,
-        fusion._native.full(real("full: number", number), native_sizes(sizes), dtype_name(dtype)),
-    )
+    return _filled("full", fusion, number, native_sizes(sizes), dtype_name(dtype))
+
+
+def _filled(operation: str, fusion: Any, number: float, sizes: Any, dtype: str) -> Value:
+    # What no float64 holds is added.
+    wide = dtype == "int64" and isinstance(number, int) and builtins.abs(number) > 1 << 53
+    first = 0 if wide else real(f"{operation}: number", number)
+    result = Value(fusion, fusion._native.full(first, sizes, dtype))
+    return result + as_value(fusion, number, dtype) if wide else result
 
 
 def zeros(shape: Any, dtype: DTypeLike = "float32", like: Value | None = None) -> Any:
@@ -226,10 +231,7 @@ def full_like(x: Any, number: float, dtype: DTypeLike | None = None) -> Value:
     """One number in the shape and type of x."""
     x = value("full_like", x)
     kind = x.dtype if dtype is None else dtype_name(dtype)
-    return Value(
-        x._fusion,
-        x._fusion._native.full(real("full_like: number", number), x._native.shape(), kind),
-    )
+    return _filled("full_like", x._fusion, number, x._native.shape(), kind)
 
 
 def zeros_like(x: Any, dtype: DTypeLike | None = None) -> Value:

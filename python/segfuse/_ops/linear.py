@@ -42,7 +42,8 @@ def vdot(a: Any, b: Any) -> Value:
 def vecdot(a: Any, b: Any, axis: int = -1) -> Value:
     """The sum over one axis of the product."""
     x, y = lifted("vecdot", [a, b])
-    return reductions.sum(shapes.moveaxis(x, axis, -1) * shapes.moveaxis(y, axis, -1), -1)
+    product = shapes.moveaxis(x, axis, -1) * shapes.moveaxis(y, axis, -1)
+    return reductions.sum(product, -1, dtype=product.dtype)
 
 
 def matvec(a: Any, b: Any) -> Value:
@@ -215,11 +216,16 @@ def _without_repeats(x: Value, names: list[str]) -> tuple[Value, list[str]]:
         name = next(n for n in names if names.count(n) > 1)
         i = names.index(name)
         j = names.index(name, i + 1)
+        if x.shape[i] != x.shape[j]:
+            raise UsageError(
+                f"einsum: found {x!r} with the index {name!r} for axes of {x.shape[i]} and "
+                f"{x.shape[j]} elements, expected equal ones"
+            )
         row = shapes.expand_dims(creation.arange(x.shape[i], like=x), 1)
         mask = row == creation.arange(x.shape[j], like=x)
         order = [a for a in range(x.ndim) if a not in (i, j)]
         x = shapes.transpose(x, [*order, i, j])
-        x = reductions.sum(e.where(mask, x, 0), -1)
+        x = reductions.sum(e.where(mask, x, 0), -1, dtype=x.dtype)
         names = [*(names[a] for a in order), name]
     return x, names
 
@@ -462,7 +468,8 @@ def _slid(operation: str, x: Value, y: Value, mode: str) -> Value:
     before = {"full": short - 1, "same": short // 2, "valid": 0}[mode]
     after = {"full": short - 1, "same": short - 1 - short // 2, "valid": 0}[mode]
     windows = shapes.sliding_windows(shapes.pad(x, [(before, after)]), short, 0)
-    return reductions.sum(windows * y, 1)
+    product = windows * y
+    return reductions.sum(product, 1, dtype=product.dtype)
 
 
 __all__ = public(globals())

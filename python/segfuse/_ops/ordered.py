@@ -38,14 +38,17 @@ def _running(name: str, operation: str, x: Any, axis: int | None, reverse: bool)
 
 
 def _typed(operation: str, x: Any, dtype: DTypeLike | None) -> Any:
-    return x if dtype is None else e.astype(value(operation, x), dtype)
+    x = value(operation, x)
+    if dtype is None and x.dtype == "int32":
+        dtype = "int64"
+    return x if dtype is None else e.astype(x, dtype)
 
 
 def cumsum(
     x: Any, axis: int | None = None, dtype: DTypeLike | None = None, *, reverse: bool = False
 ) -> Value:
     """The sums of all elements up to each along `axis` (of all elements in row-major order without
-    one); from the end on if `reverse`. That of bool counts, in int64."""
+    one); from the end on if `reverse`. That of bool and int32 is int64, as in NumPy."""
     return _running("cumsum", "cumsum", _typed("cumsum", x, dtype), axis, reverse)
 
 

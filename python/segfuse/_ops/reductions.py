@@ -33,7 +33,7 @@ def _added(
     x = _masked(operation, x, where, 0 if operation == "sum" else 1)
     if dtype is not None:
         x = elementwise.astype(x, dtype)
-    elif x.dtype == "bool":
+    elif x.dtype in ("bool", "int32"):
         x = elementwise.astype(x, "int64")
     return _reduce(operation, x, axis, keepdims)
 
@@ -47,7 +47,7 @@ def sum(
     initial: Any = None,
     where: Any = None,
 ) -> Value:
-    """The sum over `axis`; that of bool counts, in int64."""
+    """The sum over `axis`; that of bool and int32 is int64, as in NumPy, unless `dtype` is given."""
     result = _added("sum", x, axis, keepdims, dtype, where)
     return result if initial is None else result + initial
 
@@ -61,7 +61,7 @@ def prod(
     initial: Any = None,
     where: Any = None,
 ) -> Value:
-    """The product over `axis`."""
+    """The product over `axis`, with the types of `sum`."""
     result = _added("prod", x, axis, keepdims, dtype, where)
     return result if initial is None else result * initial
 

@@ -10,7 +10,7 @@ import numpy as np
 from .. import _native
 from .._dtypes import DTypeLike
 from .._errors import UsageError
-from .._numbers import whole
+from .._numbers import real, whole
 from .._program.index import from_the_end
 from .._program.lift import (
     as_value,
@@ -237,7 +237,10 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
     if len(pairs) != x.ndim or any(len(pair) != 2 for pair in pairs):
         raise UsageError(f"pad: found {pad_width}, expected (before, after) for each axis of {x!r}")
     low, high = native_sizes([p[0] for p in pairs]), native_sizes([p[1] for p in pairs])
-    return make("pad", [x], low, high, float(constant_values))
+    if x.dtype == "int64" and isinstance(constant_values, int) and abs(constant_values) > 1 << 53:
+        inner = make("pad", [x - constant_values], low, high, 0.0)  # exact: both wrap
+        return inner + constant_values
+    return make("pad", [x], low, high, real("pad: constant_values", constant_values))
 
 
 def take(x: Any, indices: Any, axis: int | None = None) -> Value:

@@ -10,7 +10,7 @@ import numpy as np
 from .. import _arrays, _native
 from .._dtypes import is_float, promote, with_number
 from .._errors import UsageError
-from .._numbers import need_plain
+from .._numbers import need_plain, real
 from .fusion import Fusion
 from .sizes import Size, native_size, native_sizes
 from .value import Value
@@ -117,7 +117,7 @@ def as_value(fusion: Fusion, operand: Any, dtype: str) -> Value:
         return Value(fusion, fusion._native.size(operand._native, dtype))
     if dtype == "int64" and isinstance(operand, int) and abs(operand) > 1 << 53:
         return _large(fusion, operand)
-    return Value(fusion, fusion._native.constant(float(operand), dtype))
+    return Value(fusion, fusion._native.constant(real("number", operand), dtype))
 
 
 def _large(fusion: Fusion, number: int) -> Value:

@@ -168,8 +168,8 @@ void add_choices(const Plan& plan, Card& card) {
                  plan.raw ? ", samples as they are"
                           : fmt::format(", {} bands from {:g} to {:g} Hz", plan.n_mels, plan.fmin,
                                         plan.fmax > 0 ? plan.fmax : plan.sample_rate / 2.0)));
-  card.row("longest", fmt::format("{:.3f} s (\"{}\"), {} frames", plan.longest, plan.longest_label,
-                                  plan.longest_frames));
+  card.row("longest", fmt::format("{:.3f} s (\"{}\"), {} frames", plan.longest,
+                                  printable_line(plan.longest_label), plan.longest_frames));
   card.row("K", plan.max_duration == 0
                     ? fmt::format("{} frames, the longest segment of the training recordings",
                                   plan.longest_in_training)

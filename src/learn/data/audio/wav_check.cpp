@@ -25,7 +25,9 @@ bool read_to_the_end(const std::array<char, 12>& head) { return little(&head[4],
 std::uint32_t check_format(std::ifstream& file, std::uint64_t at, std::uint32_t size,
                            const std::string& name) {
   std::array<char, 16> format{};
-  if (size < format.size() || !file.read(format.data(), format.size()))
+  if (size >= format.size() && !file.read(format.data(), format.size()))
+    throw DataError(fmt::format("{}: byte {}: the file ends within the fmt chunk", name, at));
+  if (size < format.size())
     throw DataError(fmt::format("{}: byte {}: the fmt chunk has {} bytes; expected at least 16",
                                 name, at, size));
   const std::uint32_t channels = little(&format[2], 2);

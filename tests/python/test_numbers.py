@@ -1,0 +1,77 @@
+"""Numbers that other types or formulas would change: whole numbers, signed zeros, counts in 16 bits."""
+
+import numpy as np
+import pytest
+
+import segfuse
+
+BIG = 2**53 + 1
+
+
+def same(f, *arrays):
+    """Compiled, f gives what it gives with NumPy: values and types."""
+    found, expected = np.asarray(segfuse.compile(f)(*arrays)), np.asarray(f(*arrays))
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        np.sum,
+        np.prod,
+        np.cumsum,
+        np.cumprod,
+        lambda x: np.sum(x, axis=0),
+        lambda x: np.trace(x),
+        lambda x: np.sum(x, dtype=np.int32),
+        lambda x: np.diagonal(x),
+        lambda x: np.einsum("ij->i", x),
+        lambda x: np.einsum("ii->i", x),
+        lambda x: np.convolve(x[0], x[1]),
+        lambda x: np.vecdot(x, x) if hasattr(np, "vecdot") else x,
+    ],
+)
+def test_sums_of_int32_are_those_of_numpy(f):
+    same(f, np.array([[2**31 - 1, 1], [2**30, 7]], np.int32))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: np.pad(x, 1, constant_values=BIG),
+        lambda x: np.pad(x, 1, constant_values=-BIG),
+        lambda x: np.full_like(x, BIG),
+        lambda x: np.full_like(x, -(2**63)),
+        lambda x: x + BIG,
+    ],
+)
+def test_whole_numbers_beyond_float64_are_exact(f):
+    same(f, np.array([0, -1, 2**62 + 1, -(2**63)]))
+
+
+def test_zeros_of_both_signs_are_different_arguments():
+    f = segfuse.compile(lambda x, k: x / k)
+    x = np.ones(1, np.float32)
+    with np.errstate(divide="ignore"):
+        assert f(x, 0.0) == np.inf
+        assert f(x, -0.0) == -np.inf
+        assert f(x, 0.0) == np.inf
+        assert f(x, 0) == np.inf
+    assert np.isnan(f(x, float("nan"))) and np.isnan(f(x, float("nan")))
+
+
+@pytest.mark.parametrize("excess", [True, False])
+def test_means_of_16_bits_hold_sums_and_counts(excess):
+    mean = segfuse.compile(lambda x: x.mean(), excess_precision=excess)
+    assert mean(np.ones(70000, np.float16)) == 1
+    assert mean(np.full(1000, 100, np.float16)) == 100
+    assert mean(np.arange(3001).astype(np.float16)) == np.arange(3001).astype(np.float16).mean()
+
+
+def test_what_cannot_be_is_said_in_a_sentence():
+    f = segfuse.compile(lambda x, k: x + k)
+    with pytest.raises(segfuse.UsageError, match="outside the range of float64"):
+        f(np.ones(2, np.float32), 10**400)
+    with pytest.raises(segfuse.UsageError, match="axes of 1 and"):
+        segfuse.compile(lambda x: np.einsum("aa->a", x))(np.ones((1, 3), np.float32))
