@@ -47,7 +47,7 @@ def sum(
     initial: Any = None,
     where: Any = None,
 ) -> Value:
-    """The sum over `axis`; that of bool and int32 is int64, as in NumPy, unless `dtype` is given."""
+    """The sum over `axis`; that of bool and int32 is int64, as in NumPy, if no `dtype` is given."""
     result = _added("sum", x, axis, keepdims, dtype, where)
     return result if initial is None else result + initial
 

@@ -208,19 +208,18 @@ TEST(Executor, AliasesAreWrittenAfterAllReads) {
   EXPECT_FALSE(out[1].shares_storage_with(inputs[0]));
 }
 
-/// What another output of the same kernel still reads, in the same pass over a row or in a later
-/// one, is not overwritten before.
-TEST(Executor, NoOutputOfAKernelReadsWhatAnotherHasOverwritten) {
-  struct Case {
-    const char* name;
-    std::function<void(Builder&, ValId z, ValId x, ValId row)> outputs;
-    Shape shape = {9, 70};
-  };
+struct Overwriting {
+  const char* name;
+  std::function<void(Builder&, ValId z, ValId x, ValId row)> outputs;
+  Shape shape = {9, 70};
+};
+
+std::vector<Overwriting> overwriting_programs() {
   const auto give = [](Builder& b, ValId output, ValId over = {}) {
     b.fusion().add_output(output);
     if (over.valid()) b.fusion().add_alias(output, over);
   };
-  const Case cases[] = {
+  return {
       {"in the same pass",
        [&](Builder& b, ValId z, ValId x, ValId) {
          give(b, b.sin(z), x);
@@ -294,7 +293,12 @@ TEST(Executor, NoOutputOfAKernelReadsWhatAnotherHasOverwritten) {
          give(b, b.mul(sum, row));
        }},
   };
-  for (const Case& what : cases) {
+}
+
+/// What another output of the same kernel still reads, in the same pass over a row or in a later
+/// one, is not overwritten before.
+TEST(Executor, NoOutputOfAKernelReadsWhatAnotherHasOverwritten) {
+  for (const Overwriting& what : overwriting_programs()) {
     for (const char* const backend : {"compiled", "loops", "reference"}) {
       Fusion fusion;
       Builder b(fusion);
