@@ -412,7 +412,8 @@ void Examination::look_at_whole() {
   std::vector<Judged> judged = judge_of(source_, inputs_);
   std::vector<Judged> outputs;
   for (const ir::Output& output : source_.outputs()) outputs.push_back(judged[output.val.index]);
-  if (!runner_.look({source_, inputs_, outputs})) return;
+  const auto whole = runner_.look({source_, inputs_, outputs});
+  if (!whole) return;
   for (const SegmentedGroup& group : segmented_.groups()) {
     const Part part =
         cut_part(compiled(), sizes, group.boundary.outputs, [](ir::ValId) { return false; });
@@ -424,9 +425,25 @@ void Examination::look_at_whole() {
     const ir::ValId wrong = part.outputs[mismatch->output];
     return add_mismatch(part, inputs, *mismatch, compiled().val(wrong).definition);
   }
-  notes_.emplace_back(
-      "the program as a whole is wrong, but no first part of it is; the difference lies in its "
-      "aliases or outputs");
+  NumericsFinding finding;
+  finding.fault = whole->fault;
+  finding.operation = "program";
+  finding.statement = "all operations together";
+  if (whole->element >= 0) {
+    const ir::ValId output = source_.outputs()[whole->output].val;
+    finding.element =
+        index_text(whole->element, ir::bind_inputs(source_, inputs_).of(source_.val(output).shape));
+    finding.found = number_text(whole->found);
+    finding.expected = number_text(whole->other);
+  }
+  finding.sentence = fmt::format(
+      "output {} of the program is wrong{}, but no first part of it is; the difference lies in its "
+      "aliases or outputs",
+      whole->output,
+      finding.element.empty() ? std::string()
+                              : fmt::format(" at {} ({} instead of {})", finding.element,
+                                            finding.found, finding.expected));
+  found_.push_back(std::move(finding));
 }
 
 void Examination::add_mismatch(const Part& part, std::span<const Tensor> inputs,
