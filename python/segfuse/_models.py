@@ -118,6 +118,9 @@ def _float32(array: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(array, dtype=np.float32)
 
 
+_WHOLE_SAMPLES = 128  # loud floats stay below, and whole numbers of a microphone do not
+
+
 def samples_of(recording: object, name: str) -> np.ndarray:
     """Samples of audio as float32 in [-1, 1): integers are scaled as those of files."""
     samples = array_of(recording, name)
@@ -128,6 +131,13 @@ def samples_of(recording: object, name: str) -> np.ndarray:
             f"{name} is {samples.dtype}, expected samples of float16, float32 or float64 in "
             "[-1, 1), or of int16 or int32"
         )
+    else:
+        peak = float(np.max(np.abs(samples), initial=0, where=np.isfinite(samples)))
+        if peak >= _WHOLE_SAMPLES:
+            raise UsageError(
+                f"{name} has samples of {samples.dtype} up to {peak:g}, expected samples in "
+                "[-1, 1): pass whole numbers as int16 or int32, or divide them by 32768"
+            )
     return _float32(samples)
 
 

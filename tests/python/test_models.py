@@ -149,6 +149,10 @@ def test_files_arrays_and_dtypes_agree(place, model):
     assert same(model.decode(wide, rate), expected)
     assert same(model.decode(np.stack([samples, samples], 1)[:, 0], rate), expected)
     assert same(model.decode(list(samples / 32768), rate), expected)
+    loud = samples / 32768 * 50  # clipped in no file, and still no whole numbers
+    assert model.decode(loud, rate).segments
+    with pytest.raises(segfuse.UsageError, match="pass whole numbers as int16"):
+        model.decode(samples.astype(np.float32), rate)
 
 
 def test_channels_are_those_of_the_model(place):
