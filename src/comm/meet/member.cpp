@@ -43,7 +43,7 @@ Member::Member(const MeetingOptions& options, std::function<std::vector<Address>
 
 Member::~Member() {
   if (!thread_.joinable()) return;
-  if (!done()) tell_trouble({.sentence = "it ended before its work was done"});
+  if (!done()) tell_trouble({false, "it ended before its work was done"});
   {
     const MutexLock lock(mutex_);
     stop_ = true;
