@@ -56,6 +56,7 @@ struct TwoOfThree {
   void part(PuppetRank& rank, std::int64_t generation) {
     rank.send(Bye{generation});
     await<Bye>(rank);
+    rank.connection.reset();  // rank 0 waits for that
   }
   /// Time passes while these report.
   void pass(ManualClock& clock, int count, const std::vector<PuppetRank*>& who) const {
@@ -242,6 +243,7 @@ TEST(Joining, TheEndIsUnderstoodAlsoWhereItComesFirst) {
 std::int64_t given_up_of_two(int passes, const std::function<void(PuppetRank&, PuppetRank&)>& happens) {
   ManualClock clock;
   std::atomic<bool> both = false;
+  std::atomic<bool> gathered = false;
   TwoOfThree ranks(
       [&](Meeting& meeting) {
         EXPECT_THROW(meeting.await_change(), RanksChanged);
@@ -249,6 +251,7 @@ std::int64_t given_up_of_two(int passes, const std::function<void(PuppetRank&, P
         while (!both) ::usleep(1000);
         admit(meeting);
         EXPECT_EQ(meeting.all_gather("0").size(), 3U);
+        gathered = true;
         EXPECT_THROW(meeting.await_change(), RanksChanged);
         meeting.renew();
         EXPECT_EQ(meeting.ranks().size(), 2U);
@@ -269,10 +272,12 @@ std::int64_t given_up_of_two(int passes, const std::function<void(PuppetRank&, P
     rank->send(Text{0, "x", 3});
   }
   for (PuppetRank* rank : {ranks.one.get(), two.get()}) TwoOfThree::await<Texts>(*rank);
+  while (!gathered) ::usleep(1000);  // a change before would be what that call throws
   happens(*ranks.one, *two);
   ranks.pass(clock, passes, {ranks.one.get(), two.get()});
   const std::int64_t given_up = TwoOfThree::await<Changed>(*ranks.one).loss.rank;
   EXPECT_EQ(TwoOfThree::await<Changed>(*two).loss.rank, given_up);
+  (given_up == 1 ? *ranks.one : *two).connection.reset();
   ranks.part(given_up == 1 ? *two : *ranks.one, 4);
   ranks.group.join();
   EXPECT_EQ(ranks.group.outcome(0).error, "");
@@ -396,6 +401,7 @@ std::string loss_after_trouble(std::int64_t who, std::int64_t about = -1) {
   EXPECT_EQ(changed.loss.rank, 2);
   EXPECT_EQ(TwoOfThree::await<Changed>(*two).loss.rank, -1);
   EXPECT_EQ(TwoOfThree::await<Changed>(*two).loss.rank, 2);
+  two.reset();
   ranks.part(*ranks.one, 3);
   ranks.group.join();
   EXPECT_EQ(ranks.group.outcome(0).error, "");
