@@ -225,7 +225,7 @@ void Hub::hear(Peer& peer, const Message& message, Time now) {
 
 /// Each hears what becomes of it: the end of all, or a change of the ranks.
 void Hub::hear_trouble(Peer& peer, const Trouble& trouble, Time now) {
-  if (failure_ || over_) return;  // it was told
+  if (failure_ || over_) return;  // it hears of that
   Failure failure{false, peer.rank,
                   fmt::format("{} failed in {}: {}", roster_.name(peer.rank),
                               place_of(roster_.state(peer.rank)), trouble.sentence),

@@ -125,7 +125,8 @@ class Meeting {
   void note_own_fault() noexcept;
   /// What a library said of a failed exchange: waits for the cause, which is often a rank that has
   /// just left, and throws it as check() does. Where none shows up, the hint is the cause; unless
-  /// this rank or the one that it did not reach, `about`, was just taken in, which is given up then.
+  /// this rank or the one that it did not reach, `about`, was just taken in, which is given up
+  /// then.
   [[noreturn]] void throw_cause(std::string_view hint, std::int64_t about = -1);
 
  private:

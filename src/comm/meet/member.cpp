@@ -109,9 +109,8 @@ void Member::connect() {
 }
 
 void Member::throw_too_late() const {
-  const std::string sentence =
-      fmt::format("the work of the ranks at {} was done before rank {} could join them", where_,
-                  options_.rank);
+  const std::string sentence = fmt::format(
+      "the work of the ranks at {} was done before rank {} could join them", where_, options_.rank);
   if (options_.launcher.get() >= 0) throw EndedByRank(ExitCode::kOk, sentence);
   throw CommError(sentence);
 }

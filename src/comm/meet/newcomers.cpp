@@ -13,7 +13,7 @@ namespace segfuse::comm::meet {
 
 void Hub::hear_newcomer(Peer& peer, const Message& message, Time now) {
   peer.heard = now;
-  if (failure_ || over_) return;  // it was told
+  if (failure_ || over_) return;  // it hears of that
   if (const auto* here = std::get_if<Here>(&message)) return meet_newcomer(peer, *here, now);
   if (!peer.said_here) throw DataError("a message of the meeting came before its time");
   if (std::holds_alternative<Beat>(message)) return;
@@ -125,7 +125,7 @@ void Hub::keep_note(const Note& note) {
   tell_newcomers(note);
 }
 
-/// Also one that was greeted and has not said who it is: it may be told of the end alone.
+/// Also to one that was greeted and has not said who it is: it may hear of the end alone.
 void Hub::tell_newcomers(const Message& message) {
   const Frame frame = frame_of(encode(message));
   for (const auto& peer : peers_)

@@ -100,8 +100,8 @@ class Bound {
                      meet::SteadyClock(), {});
       std::string text = fmt::format("; by its word, in generation {}", all.generation);
       for (const meet::Row& row : all.rows)
-        text += fmt::format(", {} {}", meet::name_of_rank(row.rank, row.host, row.pid),
-                            place_of(row));
+        text +=
+            fmt::format(", {} {}", meet::name_of_rank(row.rank, row.host, row.pid), place_of(row));
       return text + all.failure;
     } catch (const std::exception& error) {
       return fmt::format("; it does not answer: {}", error.what());

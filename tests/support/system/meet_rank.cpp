@@ -16,6 +16,7 @@
 //                        means the first process of each
 //   whole=S              from step S on rank 0 waits until somebody joins, unless all are there
 //   ask=R@S              SIGTERM to rank R alone: all end after this step, with 130
+//   last=0               rank 0 ends when the processes of all others have gone
 //   first=S              in step S rank 0 waits until somebody joins, unless somebody did before
 //   door=kill stop fail  what a process does before it joins
 //   inside=kill stop fail  what it does when it has joined, before its first step
@@ -224,6 +225,7 @@ void await_somebody(comm::Group& group, comm::meet::Meeting& meeting, std::int64
 int work_together(const std::shared_ptr<comm::meet::Meeting>& meeting,
                   const InterruptScope& interrupt) {
   bool stop = false;
+  std::vector<std::string> pids;
   const std::unique_ptr<comm::Group> group = comm::open_tcp_group(meeting);
   comm::run_rank(*group, [&] {
     const long steps = std::atol(arguments["steps"].c_str());
@@ -254,9 +256,14 @@ int work_together(const std::shared_ptr<comm::meet::Meeting>& meeting,
       Work after{step + 1, value};
       take_in(*group, after);
     }
+    if (arguments.contains("last"))
+      comm::together(*group, [&] { pids = group->gather(std::to_string(::getpid())); });
     comm::together(*group, [&] { meeting->leave(); });
     if (meeting->rank() == 0) fmt::print("{:a} by {}\n", value, group->size());
   });
+  const bool waits = meeting->rank() == 0;
+  for (std::size_t rank = 1; waits && rank < pids.size(); ++rank)
+    while (::kill(std::atoi(pids[rank].c_str()), 0) == 0) ::usleep(1000);
   return stop ? 130 : 0;
 }
 

@@ -130,7 +130,7 @@ TEST_F(JoiningProcesses, AStoppedNewcomerIsNotLeftOver) {
 }
 
 TEST_F(JoiningProcesses, AWishToEndIsNoLoss) {
-  const auto result = run(3, 5, {"ask=1@3"});
+  const auto result = run(3, 5, {"ask=1@3", "last=0"});
   EXPECT_EQ(result.exit_code, 130) << result.sentence << all_errors();
   EXPECT_EQ(replaced, 0);
   EXPECT_THAT(lost, IsEmpty());

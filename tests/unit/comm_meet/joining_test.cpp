@@ -213,9 +213,9 @@ TEST(Joining, TheEndIsUnderstoodAlsoWhereItComesFirst) {
     const Descriptor listening = std::move(group.options(0).listening);
     std::thread first([&] {  // rank 0 of others that end just now
       ASSERT_TRUE(wait_for(listening.get(), POLLIN, limit, clock, {}));
-      Guest guest = comm::meet::admit(
-          accept_one(listening.get()), test::kKey, [](const Visitor&) { return Verdict::kWelcome; },
-          limit, clock, {});
+      Guest guest =
+          comm::meet::admit(accept_one(listening.get()), test::kKey,
+                            [](const Visitor&) { return Verdict::kWelcome; }, limit, clock, {});
       ASSERT_TRUE(guest.connection);
       guest.connection->send(encode(Bye{1}));
       EXPECT_TRUE(guest.connection->flush());
@@ -240,7 +240,8 @@ TEST(Joining, TheEndIsUnderstoodAlsoWhereItComesFirst) {
 
 /// Rank 0 alone takes in ranks 1 and 2 together. Which one is given up after `happens` and, by the
 /// clock, as many seconds; the other one goes on.
-std::int64_t given_up_of_two(int passes, const std::function<void(PuppetRank&, PuppetRank&)>& happens) {
+std::int64_t given_up_of_two(int passes,
+                             const std::function<void(PuppetRank&, PuppetRank&)>& happens) {
   ManualClock clock;
   std::atomic<bool> both = false;
   std::atomic<bool> gathered = false;
