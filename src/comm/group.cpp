@@ -14,7 +14,7 @@ void check_peer(const Group& group, int peer) {
 }  // namespace
 
 Group::Group(int rank, int size, std::string engine)
-    : rank_(rank), size_(size), engine_(std::move(engine)) {}
+    : rank_(rank), size_(size), first_size_(size), engine_(std::move(engine)) {}
 
 std::vector<std::string> Group::gather(std::string_view mine) { return do_gather(mine); }
 

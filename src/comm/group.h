@@ -50,6 +50,8 @@ class Group {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+  /// size() at the start, whatever became of the ranks.
+  int first_size() const noexcept { return first_size_; }
   /// How often ranks were lost or taken in; rank() and size() change with it, but rank 0 stays
   /// rank 0.
   std::int64_t generation() const noexcept { return generation_; }
@@ -130,6 +132,7 @@ class Group {
 
   int rank_;
   int size_;
+  const int first_size_;
   std::int64_t generation_ = 0;
   bool goes_on_ = false;
   bool in_unit_ = false;

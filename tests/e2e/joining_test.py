@@ -9,7 +9,7 @@ import time
 import unittest
 
 import tool
-from ranks import RanksTestCase, digest, listening_ports, shared_memory, workers_of
+from ranks import RanksTestCase, digest, listening_ports, shared_memory, tensors, workers_of
 
 KILLS = int(os.environ.get("SEGFUSE_RANK_KILLS", "5"))
 DIE_WITHIN = os.environ["SEGFUSE_DIE_WITHIN_LIBRARY"]
@@ -56,6 +56,20 @@ class JoiningTest(RanksTestCase):
         self.check_gone([*everybody.values(), *now.values()])
         self.assertEqual(listening_ports(now.values()), set())
         self.assertEqual(shared_memory() - shared, set())
+
+    def test_one_of_two_that_is_lost_before_the_training_begins(self):
+        # The bits are those of two ranks, though one alone chooses the number of shards.
+        words = ["--set", "training.batch_size=8", "--set", "training.epochs=120"]
+        tool.run(*self.arguments("two", *words), "--set", "training.shards=2", check=0)
+        process = self.start(*self.arguments("early", "--ranks", "2", "--min-ranks", "1", "--restarts", "1", *words))
+        self.lines_until(process, "2 ranks, on TCP")
+        os.kill(workers_of(process)[1], signal.SIGKILL)
+        said = self.lines_until(process, JOINS)
+        code, _, errors = self.finish(process)
+        self.assertEqual(code, 0, said + errors)
+        self.assertIn("joins; 2 of 2 ranks go on", said)
+        for name in self.files:
+            self.assertEqual(tensors(self.directory / "early" / name), tensors(self.directory / "two" / name))
 
     def test_killed_ranks_are_replaced_and_leave_no_trace(self):
         rng = random.Random(20261127)

@@ -74,13 +74,19 @@ class Launch {
   }
 
  private:
+  /// A process in whose place another one was started.
+  struct Former {
+    spawn::Result result;
+    std::string sentence;
+  };
   struct Rank {
     spawn::Result result;
     int pid = -1;
     bool ended_by_us = false;
     Clock::time_point ended;
     PassedSignals::Cursor cursor{};
-    bool replaced = false;  ///< it is not the first process of this rank
+    bool lost = false;               ///< it ended, and the others may go on without it
+    std::optional<Former> former{};  ///< none: it is the first process of this rank
   };
   Rank& at(std::int64_t rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 
@@ -143,14 +149,14 @@ class Launch {
     if (at(rank).pid < 0) started(rank, -1);
     at(rank).result = std::move(result);
     if (!at(rank).result.ok()) return note_failure(rank);
-    if (rank == 0) note_end();
+    note_end(rank);
     return false;
   }
 
   void started(std::int64_t rank, int pid) {
     const MutexLock lock(mutex_);
     // Only rank 0 shall have it: when that goes, nobody waits at a port that does not answer.
-    if (!at(rank).replaced && --to_prepare_ == 0) listening_ = Descriptor();
+    if (!at(rank).former && --to_prepare_ == 0) listening_ = Descriptor();
     if (pid >= 0 && request_.started) request_.started(rank, pid);
   }
 
@@ -159,46 +165,87 @@ class Launch {
     request_.line ? request_.line(rank, error, line) : print_line(rank, error, line);
   }
 
-  /// The job is done. A rank that was left behind, and is stopped, has no other end.
-  void note_end() {
+  /// No rank ends well before the work of all is done.
+  void note_end(std::int64_t rank) {
     const MutexLock lock(mutex_);
-    if (request_.min_ranks > 0) limit_ = Clock::now() + request_.grace;
+    done_ = true;
+    if (is_last(rank)) end_soon();
+  }
+
+  /// Its end is the job's: others may be left behind, and one that is stopped has no other end.
+  bool is_last(std::int64_t rank) const { return rank == 0 && request_.min_ranks > 0; }
+
+  void end_soon() SEGFUSE_REQUIRES(mutex_) {
+    if (!limit_) limit_ = Clock::now() + request_.grace;
+  }
+
+  /// Whether that process came in place of another one and is none of the ranks yet: the others do
+  /// not need it, so it neither ends them nor tells how they end.
+  bool is_to_join(std::int64_t rank) const SEGFUSE_REQUIRES(mutex_) {
+    if (!ranks_[static_cast<std::size_t>(rank)].former) return false;
+    const auto entry = board_.read(rank);
+    return !entry || (entry->state.generation == 0 && entry->state.step == 0);
   }
 
   /// Whether the others may go on without that rank: not where it had not begun, or has learnt that
   /// all end.
   bool is_spared(std::int64_t rank) SEGFUSE_REQUIRES(mutex_) {
     if (request_.min_ranks == 0 || rank == 0 || rank >= std::ssize(ranks_)) return false;
+    at(rank).lost = true;
+    if (is_to_join(rank)) return true;
     const auto entry = board_.read(rank);
-    // One that was to join may not have, and the others do not need it.
-    const bool known = at(rank).replaced || (entry && entry->cause == meet::Board::kNone);
-    return known && request_.count - ++lost_ >= request_.min_ranks;
+    return entry && entry->cause == meet::Board::kNone &&
+           request_.count - std::ranges::count(ranks_, true, &Rank::lost) >= request_.min_ranks;
+  }
+
+  /// Whether so many are left that the others do go on.
+  bool are_enough() const SEGFUSE_REQUIRES(mutex_) {
+    std::int64_t count = 0;
+    for (std::int64_t rank = 0; rank < request_.count; ++rank)
+      if (!ranks_[static_cast<std::size_t>(rank)].lost && !is_to_join(rank)) ++count;
+    return count >= request_.min_ranks;
   }
 
   /// Starts another process in place of that rank, where one may help and is wanted.
   bool is_replaced(std::int64_t rank) SEGFUSE_REQUIRES(mutex_) {
     const auto entry = board_.read(rank);
     const bool learnt_of_end = entry && entry->cause != meet::Board::kNone;
-    if (!request_.replace || learnt_of_end || !may_be_mended(at(rank), entry)) return false;
+    if (!request_.replace || done_ || learnt_of_end || !may_be_mended(at(rank), entry))
+      return false;
+    // The new process gets the signals that come from here on.
+    const PassedSignals::Cursor seen = PassedSignals::now();
     if (request_.pass_signals && PassedSignals::end_was_asked()) return false;
-    if (!request_.replace(rank, sentence_of(rank, at(rank)))) return false;
-    --lost_;
+    std::string sentence = sentence_of(rank, at(rank));
+    if (!request_.replace(rank, sentence)) return false;
     board_.forget(rank);
-    at(rank) = {};
-    at(rank).cursor = PassedSignals::now();
-    at(rank).replaced = true;
+    Rank next;
+    next.cursor = seen;
+    next.former = {std::move(at(rank).result), std::move(sentence)};
+    at(rank) = std::move(next);
     return true;
+  }
+
+  /// Of one that is not replaced: not where all end, by a wish or because their work is done.
+  bool is_loss(std::int64_t rank) SEGFUSE_REQUIRES(mutex_) {
+    if (request_.pass_signals && PassedSignals::end_was_asked()) return false;
+    if (is_to_join(rank)) {
+      const auto entry = board_.read(rank);
+      return !done_ && (!entry || entry->cause == meet::Board::kNone || entry->cause == rank);
+    }
+    // Where a rank is asked to end, all do so after the same step.
+    return at(rank).result.exit_code != static_cast<int>(ExitCode::kInterrupted);
   }
 
   /// Whether another process is to run in its place.
   bool note_failure(std::int64_t rank) {
     const MutexLock lock(mutex_);
-    if (first_ >= 0 || limit_) return false;
+    const bool ends = first_ >= 0 || limit_;
+    if (is_last(rank)) end_soon();
+    if (ends) return false;
     if (is_spared(rank)) {
+      if (!are_enough()) return false;  // all end, and rank 0 says so
       if (is_replaced(rank)) return true;
-      // After Ctrl-C it is no loss.
-      const bool asked = request_.pass_signals && PassedSignals::end_was_asked();
-      if (request_.lost && !asked) request_.lost(rank, sentence_of(rank, at(rank)));
+      if (request_.lost && is_loss(rank)) request_.lost(rank, sentence_of(rank, at(rank)));
       return false;
     }
     first_ = rank;
@@ -206,7 +253,7 @@ class Launch {
     const bool interrupted = rank < static_cast<std::int64_t>(ranks_.size()) &&
                              request_.pass_signals && PassedSignals::end_was_asked() &&
                              at(rank).result.exit_code == static_cast<int>(ExitCode::kInterrupted);
-    if (!interrupted) limit_ = Clock::now() + request_.grace;
+    if (!interrupted) end_soon();
     return false;
   }
 
@@ -219,8 +266,16 @@ class Launch {
   std::int64_t culprit() const SEGFUSE_REQUIRES(mutex_) {
     const auto entry = board_.read(first_);
     if (!entry || entry->cause < 0 || entry->cause >= request_.count) return first_;
+    if (former_of(entry->cause) != nullptr) return entry->cause;
     const spawn::Result& blamed = ranks_[static_cast<std::size_t>(entry->cause)].result;
     return blamed.ok() ? first_ : entry->cause;
+  }
+
+  /// The process that the others mean by that rank where the one in its place has not joined; else
+  /// null.
+  const Former* former_of(std::int64_t rank) const SEGFUSE_REQUIRES(mutex_) {
+    const Rank& now = ranks_[static_cast<std::size_t>(rank)];
+    return is_to_join(rank) ? &*now.former : nullptr;
   }
 
   LaunchResult result(std::int64_t begun) {
@@ -232,20 +287,21 @@ class Launch {
     if (first_ < 0) return {};
     const std::int64_t rank = culprit();
     const Rank& blamed = at(rank);
+    const Former* const former = former_of(rank);
+    const spawn::Result& end = former != nullptr ? former->result : blamed.result;
     LaunchResult out;
     out.rank = rank;
-    out.by_itself = blamed.result.exit_code && *blamed.result.exit_code != 0;
-    out.exit_code = out.by_itself
-                        ? *blamed.result.exit_code
-                        : static_cast<int>(was_interrupted(blamed.result) ? ExitCode::kInterrupted
+    out.by_itself = end.exit_code && *end.exit_code != 0;
+    out.exit_code = out.by_itself ? *end.exit_code
+                                  : static_cast<int>(was_interrupted(end) ? ExitCode::kInterrupted
                                                                           : ExitCode::kDevice);
-    out.sentence = sentence_of(rank, blamed);
+    out.sentence = former != nullptr ? former->sentence : sentence_of(rank, blamed);
     const auto was_killed = [](const Rank& other) {
       return !other.ended_by_us && other.result.signal && is_uninvited(*other.result.signal);
     };
     // An error of a device may follow from the loss of another rank.
-    out.may_be_mended = may_be_mended(blamed, board_.read(rank)) ||
-                        (!blamed.result.signal && std::ranges::any_of(ranks_, was_killed));
+    out.may_be_mended = former != nullptr || may_be_mended(blamed, board_.read(rank)) ||
+                        (!end.signal && std::ranges::any_of(ranks_, was_killed));
     return out;
   }
 
@@ -305,7 +361,7 @@ class Launch {
   Mutex mutex_;
   std::int64_t to_prepare_ SEGFUSE_GUARDED_BY(mutex_) = 0;
   std::int64_t first_ SEGFUSE_GUARDED_BY(mutex_) = -1;
-  std::int64_t lost_ SEGFUSE_GUARDED_BY(mutex_) = 0;
+  bool done_ SEGFUSE_GUARDED_BY(mutex_) = false;  ///< the work of all ranks
   std::optional<Clock::time_point> limit_ SEGFUSE_GUARDED_BY(mutex_);
 };
 

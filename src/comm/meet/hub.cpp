@@ -218,19 +218,25 @@ void Hub::hear(Peer& peer, const Message& message, Time now) {
     return admit(of->generation, now);
   if (const auto* note = std::get_if<Note>(&message); note != nullptr && peer.rank == 0)
     return keep_note(*note);
-  if (const auto* trouble = std::get_if<Trouble>(&message)) {
-    Failure failure{false, peer.rank,
-                    fmt::format("{} failed in {}: {}", roster_.name(peer.rank),
-                                place_of(roster_.state(peer.rank)), trouble->sentence),
-                    trouble->said};
-    if (!trouble->hint) return fail(std::move(failure));
-    // Who was left behind by a former generation closes connections, and that is known.
-    if (hint_ || trouble->generation != generation_) return;
-    hint_ = std::move(failure);
-    hint_since_ = now;
-    return;
-  }
+  if (const auto* trouble = std::get_if<Trouble>(&message))
+    return hear_trouble(peer, *trouble, now);
   throw DataError("a message of the meeting that ranks do not send");
+}
+
+/// Each hears what becomes of it: the end of all, or a change of the ranks.
+void Hub::hear_trouble(Peer& peer, const Trouble& trouble, Time now) {
+  if (failure_ || over_) return;  // it hears of that
+  Failure failure{false, peer.rank,
+                  fmt::format("{} failed in {}: {}", roster_.name(peer.rank),
+                              place_of(roster_.state(peer.rank)), trouble.sentence),
+                  trouble.said};
+  if (!trouble.hint)
+    return arrives(peer) ? lose(std::move(failure), now) : fail(std::move(failure));
+  // Who was left behind by a former generation closes connections, and that is known.
+  if (hint_ || trouble.generation != generation_) return;
+  hint_ = std::move(failure);
+  hint_about_ = trouble.about;
+  hint_since_ = now;
 }
 
 void Hub::meet(Peer& peer, const Here& here, Time now) {
@@ -296,7 +302,7 @@ void Hub::watch(Time now) {
          fmt::format("{} of {} did not come to the meeting at {} within {}", roster_.missing(),
                      options_.count, options_.where, text_of(options_.timings.join))});
   if (auto failure = roster_.judge(now)) return lose(std::move(*failure), now);
-  if (hint_ && now - hint_since_ >= options_.timings.hint()) fail(*hint_);
+  if (hint_ && now - hint_since_ >= options_.timings.hint()) judge_hint(now);
 }
 
 void Hub::watch_strangers(Time now) {

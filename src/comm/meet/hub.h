@@ -71,12 +71,15 @@ class Hub {
   void hear(Peer& peer, const Message& message, Time now);
   void meet(Peer& peer, const Here& here, Time now);
   void gather(Peer& peer, const Text& text);
+  void hear_trouble(Peer& peer, const Trouble& trouble, Time now);
   void gone(Peer& peer, Time now, std::string_view why);
   void hear_newcomer(Peer& peer, const Message& message, Time now);
   void meet_newcomer(Peer& peer, const Here& here, Time now);
   void refuse_newcomer(Peer& peer, Failure why, Time now);
   void lose_newcomer(Peer& peer, std::string_view why);
   void watch_newcomers(Time now);
+  bool arrives(const Peer& peer) const;
+  void judge_hint(Time now);
   void admit(std::int64_t generation, Time now);
   void keep_note(const Note& note);
   void tell_newcomers(const Message& message);
@@ -104,6 +107,7 @@ class Hub {
   bool over_ = false;  ///< everybody's work is done
   std::optional<Failure> failure_;
   std::optional<Failure> hint_;
+  std::int64_t hint_about_ = -1;  ///< Trouble::about
   Time hint_since_{};
   std::int64_t generation_ = 0;  ///< how often the ranks changed
   std::uint64_t round_ = 0;

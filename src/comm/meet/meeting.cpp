@@ -42,12 +42,7 @@ class Meeting::Parts {
   bool somebody_waits() const noexcept { return hub_ && hub_->somebody_waits(); }
   /// Of a newcomer, for which nobody has waited.
   void check_work() {
-    if (!member_.is_over()) return;
-    const std::string sentence =
-        fmt::format("the work of the ranks at {}:{} was done before rank {} could join them",
-                    options_.host, port_, options_.rank);
-    if (options_.launcher.get() >= 0) throw EndedByRank(ExitCode::kOk, sentence);
-    throw CommError(sentence);
+    if (member_.is_over()) member_.throw_too_late();
   }
   int port() const { return port_; }
   void publish(const std::filesystem::path& folder) {
@@ -160,7 +155,8 @@ void Meeting::leave() {
 
 void Meeting::fail(std::string_view sentence, ExitCode said) noexcept {
   try {
-    parts_->member().tell_trouble({false, std::string(sentence), static_cast<int>(said)});
+    parts_->member().tell_trouble(
+        {.sentence = std::string(sentence), .said = static_cast<int>(said)});
   } catch (const std::exception&) {
     // Without memory for a message the closing connection has to say it.
   }
@@ -168,8 +164,9 @@ void Meeting::fail(std::string_view sentence, ExitCode said) noexcept {
 
 void Meeting::note_own_fault() noexcept { parts_->member().note_own_fault(); }
 
-void Meeting::throw_cause(std::string_view hint) {
-  const Failure cause = parts_->member().tell_trouble({true, std::string(hint)});
+void Meeting::throw_cause(std::string_view hint, std::int64_t about) {
+  const Failure cause =
+      parts_->member().tell_trouble({.hint = true, .sentence = std::string(hint), .about = about});
   check();
   raise(cause, rank());
 }

@@ -124,8 +124,10 @@ class Meeting {
   /// Before it: what ends this rank lies in itself, and its launcher does not start it again.
   void note_own_fault() noexcept;
   /// What a library said of a failed exchange: waits for the cause, which is often a rank that has
-  /// just left, and throws it as check() does. Where none shows up, the hint is the cause.
-  [[noreturn]] void throw_cause(std::string_view hint);
+  /// just left, and throws it as check() does. Where none shows up, the hint is the cause; unless
+  /// this rank or the one that it did not reach, `about`, was just taken in, which is given up
+  /// then.
+  [[noreturn]] void throw_cause(std::string_view hint, std::int64_t about = -1);
 
  private:
   class Parts;

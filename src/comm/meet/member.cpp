@@ -75,6 +75,7 @@ void Member::join() {
       if (failure->usage) throw UsageError(failure->sentence);
       throw CommError(failure->sentence);
     }
+    if (is_over()) throw_too_late();
   }
   thread_ = std::thread([this] { run(); });
 }
@@ -99,14 +100,19 @@ void Member::connect() {
     } catch (const CommError& error) {  // a name that is not known yet
       why = error.what();
     }
-    if (in_vain)
-      throw CommError(
-          fmt::format("rank {} cannot join the meeting at {}: {}", options_.rank, where_, why));
+    if (in_vain) throw_too_late();
     wait_for(-1, 0, std::min(limit, clock.now() + options_.timings.retry), clock,
              [this] { ask(); });
   } while (clock.now() < limit);
   throw CommError(fmt::format("rank {} could not join the meeting at {} within {}: {}",
                               options_.rank, where_, text_of(options_.timings.join), why));
+}
+
+void Member::throw_too_late() const {
+  const std::string sentence = fmt::format(
+      "the work of the ranks at {} was done before rank {} could join them", where_, options_.rank);
+  if (options_.launcher.get() >= 0) throw EndedByRank(ExitCode::kOk, sentence);
+  throw CommError(sentence);
 }
 
 void Member::ask() const {
@@ -231,6 +237,7 @@ void Member::renew() {
   change_.reset();
   round_ = 0;
   texts_.clear();
+  write_board();
 }
 
 void Member::beat(Time now) {
@@ -306,6 +313,7 @@ void Member::write_board() {
   Board::Entry entry{state_, options_.clock->now()};
   if (failure_ && !left_behind_)
     entry.cause = failure_->rank >= 0 ? failure_->rank : Board::kNobody;
+  entry.state.generation = generation_;
   entry.state.seconds = seconds_of(entry.written - since_);
   entry.own_fault = own_fault_;
   options_.board->write(options_.rank, entry);

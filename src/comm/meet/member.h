@@ -49,6 +49,8 @@ class Member {
   // Of a newcomer: each waits for its end, for a failure or for the end of the others' work.
   std::string note(const std::string& name);
   void enter();
+  /// The others' work is done without it, and it ends: a launcher's own in silence.
+  [[noreturn]] void throw_too_late() const;
   Failure tell_trouble(Trouble trouble);
 
  private:

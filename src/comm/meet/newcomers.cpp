@@ -13,6 +13,7 @@ namespace segfuse::comm::meet {
 
 void Hub::hear_newcomer(Peer& peer, const Message& message, Time now) {
   peer.heard = now;
+  if (failure_ || over_) return;  // it hears of that
   if (const auto* here = std::get_if<Here>(&message)) return meet_newcomer(peer, *here, now);
   if (!peer.said_here) throw DataError("a message of the meeting came before its time");
   if (std::holds_alternative<Beat>(message)) return;
@@ -61,6 +62,8 @@ void Hub::lose_newcomer(Peer& peer, std::string_view why) {
 /// in time.
 void Hub::watch_newcomers(Time now) {
   const Timings& timings = options_.timings;
+  const bool linked = round_ >= 2;
+  const Duration limit = linked ? timings.settle : timings.arrive();
   bool waits = false;
   for (const auto& peer : peers_) {
     if (peer->stage == Stage::kNewcomer && peer->said_here && now - peer->heard > timings.silence())
@@ -69,19 +72,37 @@ void Hub::watch_newcomers(Time now) {
   }
   somebody_waits_ = waits;
   if (failure_ || over_) return;
+  const Peer* late = nullptr;
   for (const auto& peer : peers_) {
     if (peer->stage != Stage::kRank || !peer->arriving) continue;
-    peer->arriving = roster_.state(peer->rank).step == 0;
-    const bool linked = round_ >= 2;
-    const Duration limit = linked ? timings.settle : timings.arrive();
+    peer->arriving = arrives(*peer);
     const bool said = texts_[static_cast<std::size_t>(peer->rank)].has_value();
     if (!peer->arriving || (said && !linked) || now - peer->since < limit) continue;
-    lose(roster_.lost(peer->rank, now,
-                      fmt::format("it was to join and did not {} within {}",
-                                  linked ? "begin a step" : "come to the others", text_of(limit))),
-         now);
-    return;  // the next one has a new limit
+    // Those before it may wait for it (comm/tcp/links.cpp). A wrong guess costs another round.
+    if (late == nullptr || peer->rank > late->rank) late = peer.get();
   }
+  if (late == nullptr) return;
+  lose(roster_.lost(late->rank, now,
+                    fmt::format("it was to join and did not {} within {}",
+                                linked ? "begin a step" : "come to the others", text_of(limit))),
+       now);  // the next one has a new limit
+}
+
+/// It was taken in and has begun no step yet: the others can do without it.
+bool Hub::arrives(const Peer& peer) const {
+  return peer.stage == Stage::kRank && peer.arriving && roster_.state(peer.rank).step == 0;
+}
+
+/// No loss has explained the hint. Where one of the two ranks was just taken in, the others can do
+/// without it: first the one that was not reached, since one that reaches nobody says so of rank 0,
+/// which all visit first (comm/tcp/links.cpp).
+void Hub::judge_hint(Time now) {
+  for (const std::int64_t rank : {hint_about_, hint_->rank}) {
+    const auto is_meant = [&](const auto& peer) { return peer->rank == rank && arrives(*peer); };
+    if (std::ranges::none_of(peers_, is_meant)) continue;
+    return lose(rank == hint_->rank ? *hint_ : roster_.lost(rank, now, hint_->sentence), now);
+  }
+  fail(*hint_);
 }
 
 /// Those that have knocked are ranks from now on. Where none is left nobody is new, and
@@ -104,10 +125,11 @@ void Hub::keep_note(const Note& note) {
   tell_newcomers(note);
 }
 
+/// Also to one that was greeted and has not said who it is: it may hear of the end alone.
 void Hub::tell_newcomers(const Message& message) {
   const Frame frame = frame_of(encode(message));
   for (const auto& peer : peers_)
-    if (peer->stage == Stage::kNewcomer && peer->said_here) peer->connection.send(frame);
+    if (peer->stage == Stage::kNewcomer) peer->connection.send(frame);
 }
 
 }  // namespace segfuse::comm::meet

@@ -58,8 +58,13 @@ class Linking {
                           static_cast<std::uint32_t>(meeting_.count()),
                           static_cast<std::uint32_t>(meeting_.generation())};
     std::string why = "its address is not known";
-    for (const Address& address :
-         resolve(where.substr(space + 1), std::stoi(where.substr(0, space)))) {
+    std::vector<Address> addresses;
+    try {
+      addresses = resolve(where.substr(space + 1), std::stoi(where.substr(0, space)));
+    } catch (const CommError& error) {
+      why = error.what();
+    }
+    for (const Address& address : addresses) {
       Visit met = visit(address, options_.key, visitor, limit_, clock_, [this] { ask(); });
       why = met.why;
       if (!met.connection) continue;
@@ -67,9 +72,10 @@ class Linking {
       return;
     }
     // It may have been lost just now, which the meeting hears a little later.
-    meeting_.throw_cause(fmt::format("it cannot reach rank {} at {}, port {}: {}",
-                                     ranks_[static_cast<std::size_t>(place)],
-                                     where.substr(space + 1), where.substr(0, space), why));
+    const std::int64_t rank = ranks_[static_cast<std::size_t>(place)];
+    meeting_.throw_cause(fmt::format("it cannot reach rank {} at {}, port {}: {}", rank,
+                                     where.substr(space + 1), where.substr(0, space), why),
+                         rank);
   }
 
   /// Whether a rank was let in.

@@ -346,9 +346,11 @@ class TcpGroup final : public Group {
 
   /// The meeting knows which rank left, or will.
   [[noreturn]] void lose(int peer, int error) {
+    const std::int64_t rank = meeting_->ranks()[static_cast<std::size_t>(peer)];
     meeting_->throw_cause(
-        fmt::format("its connection to rank {} {}", peer,
-                    error == 0 ? "closed" : "failed: " + std::generic_category().message(error)));
+        fmt::format("its connection to rank {} {}", rank,
+                    error == 0 ? "closed" : "failed: " + std::generic_category().message(error)),
+        rank);
   }
 
   const std::shared_ptr<meet::Meeting> meeting_;

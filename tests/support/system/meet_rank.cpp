@@ -12,10 +12,14 @@
 //   value=R:TEXT         rank R has another value than the others
 //   launch=N             is no rank: starts N, with the other arguments
 //   min=M                while so many ranks are left they go on; a step is a sum over all, and at
-//                        the end rank 0 says what came out. kill=2@3,5@4 names several then
+//                        the end rank 0 says what came out. kill=2@3,5@4 names several then, and
+//                        means the first process of each
 //   whole=S              from step S on rank 0 waits until somebody joins, unless all are there
+//   ask=R@S              SIGTERM to rank R alone: all end after this step, with 130
+//   last=0               rank 0 ends when the processes of all others have gone
+//   first=S              in step S rank 0 waits until somebody joins, unless somebody did before
 //   door=kill stop fail  what a process does before it joins
-//   inside=kill stop     what it does when it has joined, before its first step
+//   inside=kill stop fail  what it does when it has joined, before its first step
 
 #include <fmt/core.h>
 #include <signal.h>
@@ -129,12 +133,14 @@ int work(comm::meet::Meeting& meeting, const InterruptScope& interrupt) {
   return 0;
 }
 
-/// What goes wrong in this step.
+/// What goes wrong in this step; not with one that came in place of another, or it would not end.
 void perhaps_go_wrong(const comm::meet::Meeting& meeting, std::int64_t step) {
+  if (meeting.is_late()) return;
   const std::int64_t rank = meeting.rank();
   if (meant("kill", rank, step) != nullptr) ::raise(SIGKILL);
   if (meant("stop", rank, step) != nullptr) ::raise(SIGSTOP);
   if (meant("fail", rank, step) != nullptr) throw DataError("there is no paper");
+  if (meant("ask", rank, step) != nullptr) ::raise(SIGTERM);
   if (meant("hang", rank, step) != nullptr)
     for (;;) meeting.check(), ::usleep(1000);
 }
@@ -168,7 +174,11 @@ double sum_of_step(comm::Group& group, std::int64_t step, double before) {
 
 void perhaps_end(const std::string& how) {
   if (how == "kill") ::raise(SIGKILL);
-  if (how == "stop") ::raise(SIGSTOP);
+  if (how == "stop") {
+    fmt::print("stops\n");
+    std::fflush(stdout);
+    ::raise(SIGSTOP);
+  }
   if (how == "fail") throw DataError("there is no paper");
 }
 
@@ -189,17 +199,33 @@ void take_in(comm::Group& group, Work& work) {
   });
 }
 
-/// Rank 0 goes on when all are there or one comes.
-void await_somebody(comm::Group& group, const comm::meet::Meeting& meeting, std::int64_t step) {
-  if (!arguments.contains("whole") || step < std::atol(arguments["whole"].c_str())) return;
-  while (group.rank() == 0 && group.size() < meeting.count() && !group.somebody_waits()) {
+bool somebody_came = false;  // on rank 0
+
+/// Rank 0 goes on when one comes, or when nobody can come any more.
+void await_somebody(comm::Group& group, comm::meet::Meeting& meeting, std::int64_t step,
+                    const InterruptScope& interrupt) {
+  const auto is_from = [&](const char* name) {
+    return arguments.contains(name) && step >= std::atol(arguments[name].c_str());
+  };
+  const auto waits = [&] {
+    if (group.somebody_waits()) somebody_came = true;
+    if (group.rank() > 0 || group.somebody_waits() || interrupt.requested()) return false;
+    return (is_from("whole") && group.size() < meeting.count()) ||
+           (is_from("first") && !somebody_came);
+  };
+  if (waits())
+    meeting.report({.step = step, .phase = Phase::kExchange, .doing = "until somebody joins"});
+  while (waits()) {
     group.poll();
     ::usleep(1000);
   }
 }
 
 /// Steps of ranks that go on without those that are lost, and with those that come.
-void work_together(const std::shared_ptr<comm::meet::Meeting>& meeting) {
+int work_together(const std::shared_ptr<comm::meet::Meeting>& meeting,
+                  const InterruptScope& interrupt) {
+  bool stop = false;
+  std::vector<std::string> pids;
   const std::unique_ptr<comm::Group> group = comm::open_tcp_group(meeting);
   comm::run_rank(*group, [&] {
     const long steps = std::atol(arguments["steps"].c_str());
@@ -213,8 +239,10 @@ void work_together(const std::shared_ptr<comm::meet::Meeting>& meeting) {
         meeting->report({.step = step, .phase = Phase::kBackward});
         perhaps_go_wrong(*meeting, step);
         meeting->report({.step = step, .phase = Phase::kExchange});
-        await_somebody(*group, *meeting, step);
+        await_somebody(*group, *meeting, step, interrupt);
         somebody = !group->gather(group->somebody_waits() ? "waits" : "")[0].empty();
+        const auto words = group->gather(interrupt.requested() ? "stop" : "");
+        stop = std::ranges::count(words, "stop") > 0;
         std::string first = group->gather(std::to_string(step))[0];
         if (first != std::to_string(step)) throw InternalError("a rank is in step " + first);
         next = sum_of_step(*group, step, value);
@@ -223,13 +251,20 @@ void work_together(const std::shared_ptr<comm::meet::Meeting>& meeting) {
         if (bits != std::bit_cast<std::uint64_t>(next)) throw InternalError("the sums differ");
       });
       value = next;
+      if (stop) break;
       if (!somebody || step == steps) continue;
       Work after{step + 1, value};
       take_in(*group, after);
     }
+    if (arguments.contains("last"))
+      comm::together(*group, [&] { pids = group->gather(std::to_string(::getpid())); });
     comm::together(*group, [&] { meeting->leave(); });
     if (meeting->rank() == 0) fmt::print("{:a} by {}\n", value, group->size());
   });
+  const bool waits = meeting->rank() == 0;
+  for (std::size_t rank = 1; waits && rank < pids.size(); ++rank)
+    while (::kill(std::atoi(pids[rank].c_str()), 0) == 0) ::usleep(1000);
+  return stop ? 130 : 0;
 }
 
 int be_rank() {
@@ -245,8 +280,7 @@ int be_rank() {
   if (value.starts_with(fmt::format("{}:", ranks->rank))) options.values["data"] = value.substr(2);
   if (arguments.contains("min")) {
     options.min_ranks = std::atol(arguments["min"].c_str());
-    work_together(std::make_shared<comm::meet::Meeting>(std::move(options)));
-    return 0;
+    return work_together(std::make_shared<comm::meet::Meeting>(std::move(options)), interrupt);
   }
   comm::meet::Meeting meeting(std::move(options));
   const int code = work(meeting, interrupt);

@@ -12,6 +12,7 @@
 #include "comm/launch/launch.h"
 #include "comm/ranks_changed.h"
 #include "comm/tcp/tcp_group.h"
+#include "support/meet/bound.h"
 #include "support/meet/group.h"
 
 namespace segfuse::comm::meet {
@@ -369,7 +370,11 @@ class GoingOnProcesses : public ::testing::Test {
         said += line;
     };
     request.lost = [this](std::int64_t rank, std::string_view sentence) { lost[rank] = sentence; };
-    return launch::launch(request);
+    test::Bound bound;
+    request.started = [&](std::int64_t rank, int pid) { bound.started(rank, pid); };
+    const launch::LaunchResult result = launch::launch(request);
+    EXPECT_EQ(bound.stop(), "");
+    return result;
   }
   /// What comes out, without the number of ranks that were left.
   std::string value() const { return said.substr(0, said.find(' ')); }

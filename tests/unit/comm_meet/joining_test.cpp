@@ -6,9 +6,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <map>
-
-#include "comm/launch/launch.h"
 #include "comm/ranks_changed.h"
 #include "support/meet/group.h"
 
@@ -22,7 +19,6 @@ using test::PuppetRank;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 /// Three ranks of which one has gone: rank 0 is `first`, rank 1 a puppet.
 struct TwoOfThree {
@@ -60,13 +56,18 @@ struct TwoOfThree {
   void part(PuppetRank& rank, std::int64_t generation) {
     rank.send(Bye{generation});
     await<Bye>(rank);
+    rank.connection.reset();  // rank 0 waits for that
   }
   /// Time passes while these report.
   void pass(ManualClock& clock, int count, const std::vector<PuppetRank*>& who) const {
     for (int second = 0; second < count; ++second) {
       clock.advance(seconds(1));
       for (PuppetRank* rank : who) rank->send(Beat{});
-      while (group.look().rows[1].silent > 0.5 || group.look().rows[0].silent > 2.5) continue;
+      const auto is_behind = [&] {
+        const std::vector<Row> rows = group.look().rows;
+        return (rows[1].silent > 0.5 && !rows[1].lost) || rows[0].silent > 2.5;
+      };
+      while (is_behind()) continue;
     }
   }
 
@@ -159,6 +160,148 @@ TEST(Joining, WhoComesWhenTheWorkIsDoneIsToldSo) {
   EXPECT_THAT(ranks.group.outcome(2).error, HasSubstr("was done before rank 2 could join them"));
 }
 
+/// The end of a pipe that a launcher has, in `other`.
+void come_from_a_launcher(MeetingOptions& options, Descriptor& other) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  options.launcher = Descriptor(ends[0]);
+  other = Descriptor(ends[1]);
+}
+
+TEST(Joining, WhoHasOnlyGreetedIsToldOfTheEnd) {
+  for (const bool fails : {true, false}) {
+    std::atomic<bool> ended = false;
+    std::atomic<bool> done = false;
+    TwoOfThree ranks([&](Meeting& meeting) {
+      if (fails)
+        EXPECT_THROW(meeting.await_change(), CommError);
+      else
+        meeting.leave();
+      ended = true;
+      while (!done) ::usleep(1000);
+    });
+    PuppetRank greeted(ranks.group.port(), 2, 3);
+    if (fails)
+      ranks.one->send(Trouble{false, "it is broken", 0, 1});
+    else
+      ranks.one->send(Bye{1});
+    while (!ended) ::usleep(1000);
+    greeted.here();  // says no more than it was told already
+    if (fails)
+      EXPECT_THAT(TwoOfThree::await<Ended>(greeted).failure.sentence, HasSubstr("it is broken"));
+    else
+      TwoOfThree::await<Bye>(greeted);
+    greeted.connection.reset();
+    if (!fails) {
+      Descriptor launcher;
+      MeetingOptions options = ranks.group.options(2);
+      come_from_a_launcher(options, launcher);
+      EXPECT_THROW(Meeting(std::move(options)), EndedByRank);
+      EXPECT_THROW(Meeting(ranks.group.options(2)), CommError);
+    }
+    done = true;
+    ranks.group.join();
+  }
+}
+
+TEST(Joining, TheEndIsUnderstoodAlsoWhereItComesFirst) {
+  const SteadyClock clock;
+  const Time limit = clock.now() + seconds(60);
+  for (const bool launched : {true, false}) {
+    Group group(3);
+    MeetingOptions options = group.options(2);
+    const Descriptor listening = std::move(group.options(0).listening);
+    std::thread first([&] {  // rank 0 of others that end just now
+      ASSERT_TRUE(wait_for(listening.get(), POLLIN, limit, clock, {}));
+      Guest guest =
+          comm::meet::admit(accept_one(listening.get()), test::kKey,
+                            [](const Visitor&) { return Verdict::kWelcome; }, limit, clock, {});
+      ASSERT_TRUE(guest.connection);
+      guest.connection->send(encode(Bye{1}));
+      EXPECT_TRUE(guest.connection->flush());
+      guest.connection->end();
+      while (guest.connection->receive()) ::usleep(1000);
+    });
+    Descriptor launcher;
+    if (launched) {
+      come_from_a_launcher(options, launcher);
+      EXPECT_THROW(Meeting(std::move(options)), EndedByRank);
+    } else {
+      try {
+        Meeting meeting(std::move(options));
+        ADD_FAILURE() << "there is nobody to meet";
+      } catch (const CommError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("was done before rank 2 could join them"));
+      }
+    }
+    first.join();
+  }
+}
+
+/// Rank 0 alone takes in ranks 1 and 2 together. Which one is given up after `happens` and, by the
+/// clock, as many seconds; the other one goes on.
+std::int64_t given_up_of_two(int passes,
+                             const std::function<void(PuppetRank&, PuppetRank&)>& happens) {
+  ManualClock clock;
+  std::atomic<bool> both = false;
+  std::atomic<bool> gathered = false;
+  TwoOfThree ranks(
+      [&](Meeting& meeting) {
+        EXPECT_THROW(meeting.await_change(), RanksChanged);
+        meeting.renew();
+        while (!both) ::usleep(1000);
+        admit(meeting);
+        EXPECT_EQ(meeting.all_gather("0").size(), 3U);
+        gathered = true;
+        EXPECT_THROW(meeting.await_change(), RanksChanged);
+        meeting.renew();
+        EXPECT_EQ(meeting.ranks().size(), 2U);
+      },
+      &clock);
+  ranks.one.reset();
+  while (ranks.group.look().generation < 2) ::usleep(1000);
+  ranks.one = ranks.come(1);
+  const auto two = ranks.come(2);
+  for (PuppetRank* rank : {ranks.one.get(), two.get()}) {
+    TwoOfThree::await<Agreed>(*rank);
+    rank->send(Knock{});
+  }
+  EXPECT_EQ(ranks.group.look().generation, 2);  // both knocks were heard before that
+  both = true;
+  for (PuppetRank* rank : {ranks.one.get(), two.get()}) {
+    TwoOfThree::await<Changed>(*rank);
+    rank->send(Text{0, "x", 3});
+  }
+  for (PuppetRank* rank : {ranks.one.get(), two.get()}) TwoOfThree::await<Texts>(*rank);
+  while (!gathered) ::usleep(1000);  // a change before would be what that call throws
+  happens(*ranks.one, *two);
+  ranks.pass(clock, passes, {ranks.one.get(), two.get()});
+  const std::int64_t given_up = TwoOfThree::await<Changed>(*ranks.one).loss.rank;
+  EXPECT_EQ(TwoOfThree::await<Changed>(*two).loss.rank, given_up);
+  (given_up == 1 ? *ranks.one : *two).connection.reset();
+  ranks.part(given_up == 1 ? *two : *ranks.one, 4);
+  ranks.group.join();
+  EXPECT_EQ(ranks.group.outcome(0).error, "");
+  return given_up;
+}
+
+TEST(Joining, OfThoseThatHangTheLastIsGivenUp) {
+  EXPECT_EQ(given_up_of_two(31, [](PuppetRank&, PuppetRank&) {}), 2);
+}
+
+TEST(Joining, OfTwoThatCannotConnectTheOneThatIsNotReachedIsGivenUp) {
+  EXPECT_EQ(given_up_of_two(7,
+                            [](PuppetRank&, PuppetRank& two) {
+                              two.send(Trouble{true, "nobody listens there", 0, 3, 1});
+                            }),
+            1);
+  EXPECT_EQ(given_up_of_two(7,
+                            [](PuppetRank&, PuppetRank& two) {
+                              two.send(Trouble{true, "nobody listens there", 0, 3, 0});
+                            }),
+            2);
+}
+
 TEST(Joining, ANewcomerThatGoesOrIsSilentHarmsNobody) {
   ManualClock clock;
   std::atomic<int> seen = 0;
@@ -233,6 +376,97 @@ TEST(Joining, ANewcomerThatHangsIsGivenUp) {
   EXPECT_THAT(loss_of_newcomer(2, 590, 12), HasSubstr("did not begin a step within 600 s"));
 }
 
+/// What the others hear where `who` of ranks 1 and 2, of which 2 was just taken in, tells of
+/// trouble; where that is a hint, with rank `about`.
+std::string loss_after_trouble(std::int64_t who, std::int64_t about = -1) {
+  const bool hint = about >= 0;
+  ManualClock clock;
+  std::atomic<bool> taken_in = false;
+  TwoOfThree ranks(
+      [&](Meeting& meeting) {
+        admit(meeting);
+        taken_in = true;
+        EXPECT_THROW(meeting.await_change(), RanksChanged);
+        meeting.renew();
+        EXPECT_THAT(meeting.ranks(), ElementsAre(0, 1));
+      },
+      &clock);
+  auto two = ranks.come(2);
+  TwoOfThree::await<Agreed>(*two);
+  two->send(Knock{});
+  TwoOfThree::await<Changed>(*ranks.one);
+  while (!taken_in) ::usleep(1000);
+  (who == 1 ? *ranks.one : *two).send(Trouble{hint, "a cable is broken", hint ? 0 : 4, 2, about});
+  ranks.pass(clock, hint ? 7 : 0, {ranks.one.get(), two.get()});
+  const Changed changed = TwoOfThree::await<Changed>(*ranks.one);
+  EXPECT_EQ(changed.loss.rank, 2);
+  EXPECT_EQ(TwoOfThree::await<Changed>(*two).loss.rank, -1);
+  EXPECT_EQ(TwoOfThree::await<Changed>(*two).loss.rank, 2);
+  two.reset();
+  ranks.part(*ranks.one, 3);
+  ranks.group.join();
+  EXPECT_EQ(ranks.group.outcome(0).error, "");
+  return changed.loss.sentence;
+}
+
+TEST(Joining, ANewcomerThatFailsBeforeItsFirstStepIsGivenUp) {
+  EXPECT_THAT(
+      loss_after_trouble(2),
+      HasSubstr("rank 2 (host puppet, pid 7) failed in step 0, starting: a cable is broken"));
+}
+
+TEST(Joining, ANewcomerThatCannotConnectIsGivenUp) {
+  EXPECT_THAT(
+      loss_after_trouble(2, 0),
+      HasSubstr("rank 2 (host puppet, pid 7) failed in step 0, starting: a cable is broken"));
+  EXPECT_THAT(
+      loss_after_trouble(1, 2),
+      AllOf(HasSubstr("rank 2 (host puppet, pid 7) was lost in step 0, starting"),
+            HasSubstr("rank 1 (host puppet, pid 7) failed in step 0, starting: a cable is")));
+}
+
+TEST(Joining, ANewcomerIsNotToBlameForAConnectionOfOthers) {
+  ManualClock clock;
+  std::atomic<bool> taken_in = false;
+  TwoOfThree ranks(
+      [&](Meeting& meeting) {
+        admit(meeting);
+        taken_in = true;
+        EXPECT_THROW(meeting.await_change(), CommError);
+        EXPECT_EQ(meeting.generation(), 2);
+      },
+      &clock);
+  auto two = ranks.come(2);
+  TwoOfThree::await<Agreed>(*two);
+  two->send(Knock{});
+  TwoOfThree::await<Changed>(*ranks.one);
+  while (!taken_in) ::usleep(1000);
+  ranks.one->send(Trouble{true, "a cable is broken", 0, 2, 0});
+  ranks.pass(clock, 4, {ranks.one.get(), two.get()});
+  clock.advance(seconds(2));  // then nobody answers any more
+  EXPECT_EQ(TwoOfThree::await<Ended>(*two).failure.rank, 1);
+  ranks.group.join();
+}
+
+TEST(Joining, OneThatHasBegunAStepEndsAllWhereItFails) {
+  std::atomic<bool> taken_in = false;
+  TwoOfThree ranks([&](Meeting& meeting) {
+    admit(meeting);
+    taken_in = true;
+    EXPECT_THROW(meeting.await_change(), CommError);
+    EXPECT_EQ(meeting.generation(), 2);
+  });
+  auto two = ranks.come(2);
+  TwoOfThree::await<Agreed>(*two);
+  two->send(Knock{});
+  TwoOfThree::await<Changed>(*ranks.one);
+  while (!taken_in) ::usleep(1000);
+  two->send(Beat{{.step = 1}});
+  two->send(Trouble{false, "it is broken", 0, 2});
+  EXPECT_EQ(TwoOfThree::await<Ended>(*ranks.one).failure.rank, 2);
+  ranks.group.join();
+}
+
 TEST(Joining, ANewcomerThatBeginsAStepHasArrived) {
   ManualClock clock;
   TwoOfThree ranks(
@@ -266,93 +500,6 @@ TEST(Joining, OnlyRankZeroTakesIn) {
   ranks.one->send(Admit{1});
   ranks.group.join();
   EXPECT_EQ(ranks.group.outcome(0).error, "");
-}
-
-/// Processes of which some are replaced.
-class JoiningProcesses : public ::testing::Test {
- protected:
-  launch::LaunchResult run(std::int64_t count, int replacements,
-                           const std::vector<std::string>& more) {
-    launch::LaunchRequest request;
-    request.arguments = {SEGFUSE_MEET_RANK, "min=1", "steps=12"};
-    request.arguments.insert(request.arguments.end(), more.begin(), more.end());
-    request.count = count;
-    request.min_ranks = 1;
-    request.grace = std::chrono::milliseconds(500);
-    said.clear();
-    errors.clear();
-    lost.clear();
-    pids.clear();
-    replaced = 0;
-    request.line = [this](std::int64_t rank, bool error, std::string_view line) {
-      if (error)
-        errors[rank] += std::string(line) + "\n";
-      else
-        said += line;
-    };
-    request.started = [this](std::int64_t, int pid) { pids.push_back(pid); };
-    request.lost = [this](std::int64_t rank, std::string_view sentence) { lost[rank] = sentence; };
-    request.replace = [this, replacements](std::int64_t, std::string_view) {
-      return ++replaced <= replacements;
-    };
-    const launch::LaunchResult result = launch::launch(request);
-    for (const int pid : pids) EXPECT_NE(::kill(pid, 0), 0) << pid << " is left";
-    return result;
-  }
-  std::string value() const { return said.substr(0, said.find(' ')); }
-  std::string all_errors() const {
-    std::string all;
-    for (const auto& [rank, text] : errors) all += text;
-    return all;
-  }
-
-  std::string said;
-  std::map<std::int64_t, std::string> errors;
-  std::map<std::int64_t, std::string> lost;
-  std::vector<int> pids;
-  int replaced = 0;
-};
-
-TEST_F(JoiningProcesses, EightThenFiveThenEight) {
-  ASSERT_EQ(run(3, 0, {}).exit_code, 0) << all_errors();
-  const std::string expected = value();
-  const auto result = run(8, 3, {"kill=2@2,5@2,7@3", "whole=5"});
-  EXPECT_EQ(result.exit_code, 0) << result.sentence << all_errors();
-  EXPECT_EQ(said, expected + " by 8");
-  EXPECT_EQ(pids.size(), 11U);
-  EXPECT_THAT(lost, IsEmpty());
-  EXPECT_THAT(errors[0], HasSubstr("; 8 of 8 ranks go on (generation "));
-}
-
-TEST_F(JoiningProcesses, ANewcomerThatDiesIsNoLossForTheResult) {
-  ASSERT_EQ(run(3, 0, {}).exit_code, 0) << all_errors();
-  const std::string expected = value();
-  // Before each step from the fourth on one joins and is killed in the unit in which it did. The
-  // last one is told that the work is done.
-  const auto inside = run(3, 100, {"kill=2@2", "inside=kill", "whole=4"});
-  EXPECT_EQ(inside.exit_code, 0) << inside.sentence << all_errors();
-  EXPECT_EQ(said, expected + " by 2");
-  EXPECT_GE(replaced, 9);
-  EXPECT_THAT(lost, IsEmpty());
-  for (const char* const door : {"kill", "fail"}) {
-    const auto result = run(3, 2, {"kill=2@2", fmt::format("door={}", door)});
-    EXPECT_EQ(result.exit_code, 0) << result.sentence << all_errors();
-    EXPECT_EQ(said, expected + " by 2");
-    // One that fails by itself is not replaced, unless the launcher has heard of its end alone.
-    EXPECT_LE(replaced, door[0] == 'k' ? 3 : 2);
-  }
-}
-
-TEST_F(JoiningProcesses, AStoppedNewcomerIsNotLeftOver) {
-  ASSERT_EQ(run(3, 0, {}).exit_code, 0) << all_errors();
-  const std::string expected = value();
-  for (const char* const where : {"door", "inside"}) {
-    const bool inside = where[0] == 'i';
-    std::vector<std::string> more = {"kill=2@2", fmt::format("{}=stop", where)};
-    const auto result = run(3, 1, more);
-    EXPECT_EQ(result.exit_code, 0) << result.sentence << all_errors();
-    EXPECT_EQ(value(), expected) << inside;
-  }
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "segfuse/error.h"
 #include "segfuse/spawn.h"
 #include "support/files.h"
+#include "support/meet/bound.h"
 
 namespace segfuse::comm::launch {
 namespace {
@@ -75,6 +76,7 @@ class Launch : public ::testing::Test {
     shared_ = shared_memory();
   }
   void TearDown() override {
+    EXPECT_EQ(bound_.stop(), "");
     // What was killed may take a moment to go.
     for (int i = 0; i < 1000 && !tagged(tag_).empty(); ++i) ::usleep(10'000);
     EXPECT_TRUE(tagged(tag_).empty()) << "a process was left";
@@ -109,7 +111,10 @@ class Launch : public ::testing::Test {
         lines_[rank].emplace_back(line);
       if (each_line) each_line(rank, line);
     };
-    request.started = [this](std::int64_t rank, int pid) { pids_[rank] = pid; };
+    request.started = [this](std::int64_t rank, int pid) {
+      pids_[rank] = pid;
+      bound_.started(rank, pid);
+    };
     return request;
   }
 
@@ -121,6 +126,7 @@ class Launch : public ::testing::Test {
   int port_ = 0;
 
  private:
+  test::Bound bound_;
   static int count_;
   std::set<int> descriptors_;
   std::set<std::string> shared_;

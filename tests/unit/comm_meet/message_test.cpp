@@ -29,7 +29,7 @@ std::vector<Message> one_of_each() {
   return {Here{"node", 812, {{"a", kNasty}, {"b", ""}}},
           Beat{some_state()},
           Text{7, kNasty, 3},
-          Trouble{true, "why", 0, 3},
+          Trouble{true, "why", 0, 3, 2},
           Bye{3},
           Agreed{"node", 1, true},
           Texts{7, 3, {"", kNasty, "x"}, 3},

@@ -164,7 +164,7 @@ void fields(A& a, Of<Text> auto& x) {
 }
 template <class A>
 void fields(A& a, Of<Trouble> auto& x) {
-  a(x.hint, x.sentence, x.said, x.generation);
+  a(x.hint, x.sentence, x.said, x.generation, x.about);
   at_most(a, x.sentence, kLongestText);
 }
 template <class A>

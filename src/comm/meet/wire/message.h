@@ -48,6 +48,7 @@ struct Trouble {  ///< its own failure, or what a library said to it of another'
   std::string sentence{};
   std::int64_t said = 0;  ///< as Failure::said
   std::int64_t generation = 0;
+  std::int64_t about = -1;  ///< of a hint: the rank that it did not reach; -1: not known
 };
 struct Bye {  ///< its work is done; to a rank: everybody's is
   std::int64_t generation = 0;

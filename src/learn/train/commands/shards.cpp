@@ -29,7 +29,8 @@ std::int64_t shards_of_checkpoint(const std::filesystem::path& path) {
 
 void choose_shards(TrainConfig& config, const std::filesystem::path& checkpoint, bool resume,
                    comm::Group* group) {
-  const int ranks = group == nullptr ? 1 : group->size();
+  // Some may be lost already, and the bits are those of a training that lost none.
+  const int ranks = group == nullptr ? 1 : group->first_size();
   constexpr const char* kNote = "training.shards";
   if (config.training.chooses_shards && group != nullptr && group->is_outside()) {
     // The others have chosen.

@@ -121,8 +121,9 @@ void tell_end(RankWatch& watch) {
   }
 }
 
-/// As the launcher says it, else by the names of machines.
-std::int64_t local_rank_of(comm::Group& group, const Ranks& ranks) {
+/// As the launcher says it, else by the names of machines, which one that came later does not know.
+std::optional<std::int64_t> local_rank_of(comm::Group& group, const Ranks& ranks) {
+  if (group.is_outside()) return ranks.local_rank;
   std::int64_t before = 0;
   comm::together(group, [&] {
     const std::vector<std::string> hosts = group.gather(comm::meet::own_host());
@@ -204,12 +205,17 @@ Context context_of(const RankContext& rank, const Context& context) {
   const int count = engine::gpu_count();
   // A scheduler may show each process its own one. Without any the device says what is missing.
   if (count <= 1) return context;
-  if (rank.local_rank >= count)
+  if (!rank.local_rank)
+    throw UsageError(fmt::format(
+        "this process joins ranks that are at work, and its machine, {}, has {}; set LOCAL_RANK to "
+        "the number of the one that it shall use, or name it with --device cuda:N",
+        comm::meet::own_host(), engine::gpus_text(count)));
+  if (*rank.local_rank >= count)
     throw UsageError(fmt::format(
         "this rank is number {} (from 0 on) of its machine, {}, which has {}; start one rank for "
         "each GPU there, or name one GPU for all ranks with --device cuda:N",
-        rank.local_rank, comm::meet::own_host(), engine::gpus_text(count)));
-  return context.with(options::kDevice, fmt::format("cuda:{}", rank.local_rank));
+        *rank.local_rank, comm::meet::own_host(), engine::gpus_text(count)));
+  return context.with(options::kDevice, fmt::format("cuda:{}", *rank.local_rank));
 }
 
 void run_on_ranks(const RankSettings& settings,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "segfuse/context.h"
@@ -35,10 +36,12 @@ void agree(comm::Group* group, const std::function<void()>& work);
 struct RankContext {
   comm::Group* group = nullptr;  ///< null: this process alone
   RankWatch* watch = nullptr;    ///< null: nobody hears what this process does
-  std::int64_t local_rank = 0;   ///< among those of this machine
+  /// Among those of this machine; none: it came later, and nobody says it.
+  std::optional<std::int64_t> local_rank = 0;
 };
 /// The context of a rank: the device "cuda" is the GPU of its number on its machine, or the only
-/// one that it sees. UsageError where there are fewer GPUs than ranks.
+/// one that it sees. UsageError where there are fewer GPUs than ranks, or where that number is not
+/// known.
 Context context_of(const RankContext& rank, const Context& context);
 struct RankSettings {
   std::string comm;      ///< TrainOptions::comm

@@ -62,7 +62,8 @@ std::optional<Obstacle> obstacle_of(const std::vector<std::string>& words) {
 }  // namespace
 
 TrainingRanks::TrainingRanks(comm::Group* group, std::int64_t shards, RankWatch* watch)
-    : group_(group != nullptr && group->size() > 1 ? group : nullptr),
+    // Where ranks go on, others may join this one also if it is the last.
+    : group_(group != nullptr && (group->size() > 1 || group->goes_on()) ? group : nullptr),
       watch_(watch),
       all_shards_(shards),
       shards_{0, shards} {
