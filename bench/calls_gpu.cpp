@@ -67,7 +67,9 @@ class Launches {
         stream_(accelerator.executor().timeline().handle(accelerator.streams()[0])),
         fusion_(program, accelerator.kernels()),
         status_(allocate(16)) {
-    const std::vector<engine::DeviceGroup> groups = fusion_.prepare(inputs, sizes_);
+    std::vector<Shape> shapes;
+    for (const Tensor& input : inputs) shapes.push_back(input.shape());
+    const std::vector<engine::DeviceGroup> groups = fusion_.prepare(shapes, sizes_);
     for (const engine::DeviceGroup& group : groups) {
       std::vector<std::byte*> workspaces;
       for (const compiler::Workspace& w : group.workspaces)
