@@ -4,8 +4,9 @@
 
 namespace segfuse::semicrf {
 
-Half::Half(double value) : bits(double_to_half(value)) {}
+// By way of a float, as on GPUs (cuda/kernels/common/half.cuh).
+Half::Half(double value) : bits(float_to_half(static_cast<float>(value))) {}
 
-BFloat16::BFloat16(double value) : bits(double_to_bfloat16(value)) {}
+BFloat16::BFloat16(double value) : bits(float_to_bfloat16(static_cast<float>(value))) {}
 
 }  // namespace segfuse::semicrf
