@@ -96,11 +96,8 @@ ValId Builder::mean(ValId a, Axes axes, bool keep) {
   axes = normalise(std::move(axes), rank(a));
   Extent count = 1;
   for (const std::int64_t axis : axes) count = count * val(a).shape[static_cast<std::size_t>(axis)];
-  // 16 bits would not hold many sums, nor counts beyond 2048.
-  const DType type = val(a).dtype;
-  const DType wide = compute_type(type);
-  const ValId total = sum(cast(a, wide), axes, keep);
-  return cast(div(total, extent(count, wide)), type);
+  const ValId total = sum(a, axes, keep);
+  return div(total, extent(count, val(a).dtype));
 }
 
 Builder::Moments Builder::welford(ValId a, Axes axes, bool keep) {

@@ -61,9 +61,8 @@ def test_zeros_of_both_signs_are_different_arguments():
     assert np.isnan(f(x, float("nan"))) and np.isnan(f(x, float("nan")))
 
 
-@pytest.mark.parametrize("excess", [True, False])
-def test_means_of_16_bits_hold_sums_and_counts(excess):
-    mean = segfuse.compile(lambda x: x.mean(), excess_precision=excess)
+def test_means_of_16_bits_hold_sums_and_counts():
+    mean = segfuse.compile(lambda x: x.mean())
     assert mean(np.ones(70000, np.float16)) == 1
     assert mean(np.full(1000, 100, np.float16)) == 100
     assert mean(np.arange(3001).astype(np.float16)) == np.arange(3001).astype(np.float16).mean()
