@@ -104,8 +104,15 @@ DevicePlanner::BodyPlan DevicePlanner::run_body(std::span<const DeviceGroup> gro
   plan_inputs();
   plan_groups(compiled_);
   plan_outputs();
-  // Of what is no call there are only memories of nothing that count as written.
   plan::verify(result_.plan);
+  // What is no call is left out: memories of nothing that count as written. A sum of nothing is
+  // not.
+  for (const plan::Step& step : result_.plan.steps)
+    if (step.kind != plan::Step::Kind::kCall &&
+        result_.plan.buffers[step.writes.at(0).index].bytes > 1)
+      throw UsageError(
+          "scan: found a matrix product over no elements within a loop, which runs on the CPU "
+          "only; expected device \"cpu\"");
   plan::Placement placement = plan::place(result_.plan, 1);
   return {std::move(result_.plan), std::move(result_.functions), std::move(placement),
           std::move(made_.checks)};

@@ -124,6 +124,25 @@ TEST_P(OnDevice, LoopsWithinLoopsAndOfNothing) {
   }
 }
 
+/// Its zeros would have to be filled in at each step.
+TEST_P(OnDevice, LoopsWithAProductOverNothingAreRefused) {
+  Fusion body("nothing");
+  const ValId sum = body.add_input("sum", DType::kF32, {2, 3});
+  const ValId a = body.add_input("a", DType::kF32, {2, body.symbol("K")});
+  const ValId w = body.add_input("w", DType::kF32, {body.symbol("K"), 3});
+  Builder b(body);
+  body.add_output(b.add(sum, b.matmul(a, w)), "sum");
+  TestProgram p;
+  const ValId start = p.input(Tensor::full(DType::kF32, {2, 3}, 1));
+  const ValId all = p.input(Tensor::zeros(DType::kF32, {4, 2, 0}));
+  const ValId weights = p.input(Tensor::zeros(DType::kF32, {0, 3}));
+  p.output(add_scan(p.b, {start, all, weights}, 1, 1, 4, false, std::move(body))[0]);
+  Executable executable(p.fusion, pool, on_device());
+  const std::string message = message_of<UsageError>([&] { executable.run(p.inputs); });
+  EXPECT_NE(message.find("a matrix product over no elements within a loop"), std::string::npos)
+      << message;
+}
+
 TEST_P(OnDevice, AnIndexOutOfRangeWithinALoopIsAnError) {
   Fusion body("look up");
   const ValId sum = body.add_input("sum", DType::kF32, {});
