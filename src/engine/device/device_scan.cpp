@@ -7,6 +7,7 @@
 #include <array>
 
 #include "engine/device/device_planner.h"
+#include "engine/plan/loop_steps.h"
 #include "plan/placement.h"
 #include "segfuse/error.h"
 
@@ -55,13 +56,8 @@ struct StepMemory {
 using Copy = std::function<void(runtime::StreamHandle, std::byte* from, std::byte* to)>;
 constexpr std::size_t kAlignment = 256;  // of what kernels and products are given
 
-struct Steps {
-  std::int64_t length = 0;
-  bool reverse = false;
-  std::vector<StepAddress> first;                   ///< by carry
-  std::vector<std::array<StepAddress, 2>> between;  ///< by carry
-  std::vector<StepAddress> last;                    ///< by carry
-  std::vector<StepMemory> given;                    ///< sequences and constants
+struct Steps : LoopSteps<StepAddress> {
+  std::vector<StepMemory> given;  ///< sequences and constants
   std::vector<StepMemory> stacked;
   std::vector<StepAddress> status;  ///< one, or none
   std::optional<StepAddress> arena;
@@ -74,18 +70,16 @@ void enqueue_steps(runtime::StreamHandle stream, std::span<std::byte* const> add
   std::byte* const arena = steps.arena ? steps.arena->in(addresses) : nullptr;
   std::vector<std::byte*> memory;
   for (std::int64_t i = 0; i < steps.length; ++i) {
-    const auto t = static_cast<std::size_t>(steps.reverse ? steps.length - 1 - i : i);
-    const auto odd = static_cast<std::size_t>(i % 2);
+    const std::size_t t = steps.element(i);
     memory.clear();
     for (std::size_t c = 0; c < steps.first.size(); ++c)
-      memory.push_back((i == 0 ? steps.first[c] : steps.between[c][1 - odd]).in(addresses));
+      memory.push_back(steps.read(c, i).in(addresses));
     for (const StepMemory& given : steps.given) {
       memory.push_back(given.aligned ? given.aligned->in(addresses) : given.in(addresses, t));
       if (given.aligned) steps.copies[given.copy](stream, given.in(addresses, t), memory.back());
     }
     for (std::size_t c = 0; c < steps.first.size(); ++c)
-      memory.push_back(
-          (i + 1 == steps.length ? steps.last[c] : steps.between[c][odd]).in(addresses));
+      memory.push_back(steps.written(c, i).in(addresses));
     for (const StepMemory& stacked : steps.stacked)
       memory.push_back(stacked.aligned ? stacked.aligned->in(addresses) : stacked.in(addresses, t));
     for (const StepAddress& status : steps.status) memory.push_back(status.in(addresses));

@@ -3,10 +3,10 @@
 // two buffers in turn.
 
 #include <algorithm>
-#include <array>
 
 #include "base/half_types.h"
 #include "engine/exec/planner.h"
+#include "engine/plan/loop_steps.h"
 #include "ir/bind.h"
 
 namespace segfuse::engine {
@@ -18,14 +18,9 @@ struct StepMemory {
   std::size_t step_bytes = 0;  ///< from one step to the next
 };
 
-struct Steps {
+struct Steps : LoopSteps<Ref> {
   std::shared_ptr<CpuPlan> body;
-  std::int64_t length = 0;
-  bool reverse = false;
-  std::vector<Ref> first;                   ///< by carry
-  std::vector<std::array<Ref, 2>> between;  ///< by carry
-  std::vector<Ref> last;                    ///< by carry
-  std::vector<StepMemory> given;            ///< sequences and constants
+  std::vector<StepMemory> given;  ///< sequences and constants
   std::vector<StepMemory> stacked;
   std::vector<Ref> arena;  ///< one, or none
 };
@@ -41,15 +36,12 @@ void run_steps(Run& run, const Steps& steps) {
   std::byte* const arena = steps.arena.empty() ? nullptr : address(steps.arena[0]);
   std::vector<std::byte*> memory;
   for (std::int64_t i = 0; i < steps.length; ++i) {
-    const auto t = static_cast<std::size_t>(steps.reverse ? steps.length - 1 - i : i);
-    const auto odd = static_cast<std::size_t>(i % 2);
+    const std::size_t t = steps.element(i);
     memory.clear();
-    for (std::size_t c = 0; c < carries; ++c)
-      memory.push_back(address(i == 0 ? steps.first[c] : steps.between[c][1 - odd]));
+    for (std::size_t c = 0; c < carries; ++c) memory.push_back(address(steps.read(c, i)));
     for (const StepMemory& given : steps.given)
       memory.push_back(address(given.ref) + t * given.step_bytes);
-    for (std::size_t c = 0; c < carries; ++c)
-      memory.push_back(address(i + 1 == steps.length ? steps.last[c] : steps.between[c][odd]));
+    for (std::size_t c = 0; c < carries; ++c) memory.push_back(address(steps.written(c, i)));
     for (const StepMemory& stacked : steps.stacked)
       memory.push_back(address(stacked.ref) + t * stacked.step_bytes);
     steps.body->run(memory, arena);
