@@ -111,13 +111,84 @@ bool reshape_of_ones(Rewriter& r, const Expr& e) {
   return true;
 }
 
+/// The axis that a reshape splits into `count`, if it does that and nothing else.
+struct SplitAxis {
+  std::size_t axis;
+  std::size_t count;
+};
+
+std::optional<SplitAxis> split_axis(const Extents& from, const Extents& to) {
+  if (from.empty() || to.size() <= from.size()) return {};
+  std::size_t first = 0;
+  while (first + 1 < from.size() && from[first] == to[first]) ++first;
+  const std::size_t after = from.size() - first - 1;
+  if (!std::equal(from.end() - static_cast<std::ptrdiff_t>(after), from.end(),
+                  to.end() - static_cast<std::ptrdiff_t>(after)))
+    return {};
+  return SplitAxis{first, to.size() - from.size() + 1};
+}
+
+/// The operand of an elementwise expression whose result is reshaped to `shape`, in that shape.
+ValId split_operand(Rewriter& r, ValId operand, const Extents& shape, SplitAxis split) {
+  if (const auto value = r.uniform(operand)) return r.full(*value, shape, r.dtype(operand));
+  const Expr* e = r.is(operand, Op::reshape);
+  if (e && r.shape(e->operands[0]) == shape) return e->operands[0];
+  e = r.is(operand, Op::broadcast);
+  if (!e) return r.build().reshape(operand, shape);
+  ValId source = e->operands[0];
+  const Axes axes = e->attr<Axes>("axes");
+  const Extents whole = r.shape(source);
+  Axes places;
+  Extents sizes;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const auto axis = static_cast<std::size_t>(axes[i]);
+    const bool here = axis == split.axis && !whole[i].is_constant(1);
+    for (std::size_t k = 0; k < (here ? split.count : 1); ++k) {
+      const std::size_t place = axis + k + (axis > split.axis ? split.count - 1 : 0);
+      places.push_back(static_cast<std::int64_t>(place));
+      sizes.push_back(here ? shape[place] : whole[i]);
+    }
+  }
+  if (sizes != whole) source = r.build().reshape(source, sizes);
+  return r.build().broadcast(source, places, shape);
+}
+
+/// A result that is stored and also read with an axis split is computed in that shape, so that both
+/// are of one kernel: reshape(f(a)) is f(reshape(a)), and what is stored is f(reshape(a)) with the
+/// axes joined.
+bool reshape_of_stored(Rewriter& r, const Expr& e) {
+  const ValId from = e.operands[0];
+  const ExprId definition = r.fusion().val(from).definition;
+  if (!definition.valid()) return false;
+  const Expr f = r.fusion().expr(definition);
+  if (ir::info(f.op).op_class != ir::OpClass::kElementwise || f.results.size() != 1) return false;
+  const Extents shape = r.shape(e.results[0]);
+  const std::optional<SplitAxis> split = split_axis(r.shape(from), shape);
+  if (!split) return false;
+  bool stored = r.fusion().is_output(from);
+  for (const ExprId use : r.fusion().val(from).uses) {
+    const Expr& user = r.fusion().expr(use);
+    if (user.op == Op::reshape) continue;
+    if (ir::info(user.op).op_class != ir::OpClass::kOpaque) return false;
+    stored = true;
+  }
+  if (!stored) return false;
+  std::vector<ValId> operands;
+  for (const ValId operand : f.operands) operands.push_back(split_operand(r, operand, shape, *split));
+  const ValId result = r.build().make(f.op, operands, f.attrs);
+  const Extents joined = r.shape(from);
+  r.replace(e.results[0], result);
+  r.replace(from, r.build().reshape(result, joined));
+  return true;
+}
+
 bool on_reshape(Rewriter& r, const Expr& e) {
   const ValId from = e.operands[0];
   if (r.same_shape(from, e.results[0])) {
     r.replace(e.results[0], from);
     return true;
   }
-  if (reshape_of_ones(r, e)) return true;
+  if (reshape_of_ones(r, e) || reshape_of_stored(r, e)) return true;
   const ValId source = reshaped_from(r, from);
   if (!source.valid()) return false;
   r.replace(e.results[0], r.build().reshape(source, r.shape(e.results[0])));
@@ -235,8 +306,37 @@ bool elementwise_of_reshape(Rewriter& r, const Expr& e) {
   return true;
 }
 
+/// Whether the permutation exchanges the last two axes and keeps the others.
+bool exchanges_last_two(const Axes& perm) {
+  Axes exchanged(perm.size());
+  std::iota(exchanged.begin(), exchanged.end(), 0);
+  if (exchanged.size() < 2) return false;
+  std::swap(exchanged.end()[-1], exchanged.end()[-2]);
+  return perm == exchanged;
+}
+
+/// A product reads a transposed matrix where it is.
+bool product_of_transposed(Rewriter& r, const Expr& e) {
+  bool changed = false;
+  ValId operands[2] = {e.operands[0], e.operands[1]};
+  bool transposed[2] = {e.attr<std::int64_t>("transpose_a") != 0,
+                        e.attr<std::int64_t>("transpose_b") != 0};
+  for (const std::size_t i : {0, 1}) {
+    const Expr* moved = r.is(operands[i], Op::permute);
+    if (!moved || !exchanges_last_two(moved->attr<Axes>("perm"))) continue;
+    operands[i] = moved->operands[0];
+    transposed[i] = !transposed[i];
+    changed = true;
+  }
+  if (!changed) return false;
+  r.replace(e.results[0],
+            r.build().matmul(operands[0], operands[1], transposed[0], transposed[1]));
+  return true;
+}
+
 bool movement_rule(Rewriter& r, ExprId id) {
   const Expr e = r.fusion().expr(id);
+  if (e.op == Op::matmul) return product_of_transposed(r, e);
   if (ir::info(e.op).op_class == ir::OpClass::kElementwise)
     return on_elementwise(r, e) || elementwise_of_reshape(r, e);
   if (ir::info(e.op).op_class != ir::OpClass::kMovement) return false;

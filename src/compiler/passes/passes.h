@@ -40,7 +40,8 @@ bool clean_broadcasts(ir::Fusion& fusion);
 /// Joins and cancels permute, reshape and slice; a reshape that only adds or drops axes of size 1
 /// becomes squeeze and broadcast; a permute that one elementwise expression uses moves behind it,
 /// where it may meet its inverse; so does a reshape of what follows a reduction, whatever other
-/// operands there are, so that these are read along the axes that the reduction had.
+/// operands there are, so that these are read along the axes that the reduction had. A product
+/// whose operand is a transposed matrix reads the matrix by columns.
 bool clean_movement(ir::Fusion& fusion);
 
 /// Merges expressions with the same operation, operands and attributes; add, mul, eq, ne and the

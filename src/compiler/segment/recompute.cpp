@@ -178,4 +178,62 @@ void MergeSearch::recompute_cheap_chains() {
   context_.grow();
 }
 
+/// Its result has the operand's elements in their order.
+bool MergeSearch::changes_shape_alone(ExprId id) const {
+  const ir::Expr& e = fusion_.expr(id);
+  if (e.op == ir::Op::reshape || e.op == ir::Op::squeeze) return true;
+  return e.op == ir::Op::broadcast &&
+         context_.elements(e.operands[0]) == context_.elements(e.results[0]);
+}
+
+void MergeSearch::separate_views(Number group) {
+  std::map<ValId, std::vector<ExprId>> shapes;  // of a value that is computed here
+  for (const ExprId id : groups_[group].exprs) {
+    if (!changes_shape_alone(id)) continue;
+    const ir::Expr& e = fusion_.expr(id);
+    const ValId result = e.results[0];
+    const ExprId definition = fusion_.val(e.operands[0]).definition;
+    if (!definition.valid() || group_of_[definition.index] != group) continue;
+    if (!in(groups_[group].boundary.outputs, result) || context_.is_output(result)) continue;
+    const auto& uses = fusion_.val(result).uses;
+    const bool read_here = std::any_of(uses.begin(), uses.end(),
+                                       [&](ExprId use) { return group_of_[use.index] == group; });
+    if (!read_here) shapes[e.operands[0]].push_back(id);
+  }
+  for (const auto& [val, views] : shapes) {
+    if (views.size() < 2 && !in(groups_[group].boundary.outputs, val)) continue;
+    Candidate rest;
+    rest.exprs = rest_of(group, views);
+    rest.boundary = context_.boundary(rest.exprs);
+    Verdict verdict = ask(rest.exprs, rest.boundary);
+    if (!verdict.domain) continue;
+    std::vector<Candidate> separate;
+    for (const ExprId id : views) {
+      Candidate view;
+      view.exprs = {id};
+      view.boundary = context_.boundary(view.exprs);
+      Verdict alone = ask(view.exprs, view.boundary);
+      if (!alone.domain || alone.domain->kind != GroupKind::kView) break;
+      view.domain = std::move(*alone.domain);
+      separate.push_back(std::move(view));
+    }
+    if (separate.size() != views.size()) continue;
+    groups_[group].exprs = std::move(rest.exprs);
+    groups_[group].boundary = std::move(rest.boundary);
+    groups_[group].domain = std::move(*verdict.domain);
+    for (Candidate& view : separate) {
+      group_of_[view.exprs[0].index] = static_cast<Number>(groups_.size());
+      groups_.push_back(std::move(view));
+    }
+  }
+}
+
+void MergeSearch::separate_views() {
+  for (Number g = 0, count = static_cast<Number>(groups_.size()); g < count; ++g) {
+    const GroupKind kind = groups_[g].domain.kind;
+    if (groups_[g].alive && kind != GroupKind::kLibrary && kind != GroupKind::kView)
+      separate_views(g);
+  }
+}
+
 }  // namespace segfuse::compiler

@@ -31,6 +31,9 @@ class MergeSearch {
   void try_halves(std::span<const Number> members);
   void merge_pairs();
   void recompute_cheap_chains();
+  /// The last step: a value that a kernel would store in several shapes is stored in one; the others
+  /// are views of it.
+  void separate_views();
 
   const SegmentContext& context() const { return context_; }
   const std::vector<Candidate>& groups() const { return groups_; }
@@ -90,6 +93,8 @@ class MergeSearch {
   void take_out(Number group, const std::vector<ir::ExprId>& exprs);
   std::vector<ir::ExprId> rest_of(Number group, const std::vector<ir::ExprId>& without) const;
   void settle(Number group);
+  bool changes_shape_alone(ir::ExprId id) const;
+  void separate_views(Number group);
 
   ir::Fusion& fusion_;
   const SegmentOptions& options_;

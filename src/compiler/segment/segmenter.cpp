@@ -155,6 +155,7 @@ SegmentedFusion segment(ir::Fusion fusion, const SegmentOptions& options) {
   search.try_parts();
   search.merge_pairs();
   if (options.recompute) search.recompute_cheap_chains();
+  search.separate_views();
   return Result(search, fusion).make(fusion, options.hints);
 }
 

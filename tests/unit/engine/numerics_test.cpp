@@ -209,12 +209,15 @@ TEST(Numerics, OurSumsOfManyFramesDoNotDrift) {
 /// Of two faults the one that comes first in the program is the first finding.
 TEST(Numerics, FindingsAreInProgramOrder) {
   const std::string program = R"(fusion "m" {
-  %0 = input "x" : f32[2, 64]
-  %1 = permute(%0) {perm=[1, 0]} : f32[64, 2]
-  %2 = matmul(%0, %1) {transpose_a=0, transpose_b=0} : f32[2, 2]
-  %3 = log(%2) : f32[2, 2]
-  output %3
+  %0 = input "x" : f32[2, 3]
+  %1 = input "y" : f32[3, 2]
+  %2 = permute(%0) {perm=[1, 0]} : f32[3, 2]
+  %3 = sub(%2, %1) : f32[3, 2]
+  %4 = log(%3) : f32[3, 2]
+  output %4
 }
+#: x = 1 2 3 4 5 6
+#: y = 0.5 3.5 1.5 4.5 2.5 5.5
 )";
   const NumericsReport report =
       examine_text(program, segfuse::testing::with_faulty_kernel(
