@@ -217,7 +217,7 @@ TEST(Numerics, FindingsAreInProgramOrder) {
   output %4
 }
 #: x = 1 2 3 4 5 6
-#: y = 0.5 3.5 1.5 4.5 2.5 5.5
+#: y = 0.5 3.5 1.5 9 2.5 5.5
 )";
   const NumericsReport report =
       examine_text(program, segfuse::testing::with_faulty_kernel(
