@@ -187,44 +187,60 @@ bool MergeSearch::changes_shape_alone(ExprId id) const {
 }
 
 void MergeSearch::separate_views(Number group) {
-  std::map<ValId, std::vector<ExprId>> shapes;  // of a value that is computed here
+  std::map<ValId, std::vector<ExprId>> shapes;  // by value
   for (const ExprId id : groups_[group].exprs) {
-    if (!changes_shape_alone(id)) continue;
+    if (!changes_shape_alone(id) || context_.is_free(id)) continue;
     const ir::Expr& e = fusion_.expr(id);
     const ValId result = e.results[0];
-    const ExprId definition = fusion_.val(e.operands[0]).definition;
-    if (!definition.valid() || group_of_[definition.index] != group) continue;
     if (!in(groups_[group].boundary.outputs, result) || context_.is_output(result)) continue;
     const auto& uses = fusion_.val(result).uses;
     const bool read_here = std::any_of(uses.begin(), uses.end(),
                                        [&](ExprId use) { return group_of_[use.index] == group; });
-    if (!read_here) shapes[e.operands[0]].push_back(id);
+    const bool made_here = is_made_in(group, e.operands[0]);
+    if (!made_here && is_overwritten(e.operands[0])) continue;
+    if (!made_here || !read_here) shapes[e.operands[0]].push_back(id);
   }
   for (const auto& [val, views] : shapes) {
-    if (views.size() < 2 && !in(groups_[group].boundary.outputs, val)) continue;
-    Candidate rest;
-    rest.exprs = rest_of(group, views);
-    rest.boundary = context_.boundary(rest.exprs);
-    Verdict verdict = ask(rest.exprs, rest.boundary);
-    if (!verdict.domain) continue;
-    std::vector<Candidate> separate;
-    for (const ExprId id : views) {
-      Candidate view;
-      view.exprs = {id};
-      view.boundary = context_.boundary(view.exprs);
-      Verdict alone = ask(view.exprs, view.boundary);
-      if (!alone.domain || alone.domain->kind != GroupKind::kView) break;
-      view.domain = std::move(*alone.domain);
-      separate.push_back(std::move(view));
-    }
-    if (separate.size() != views.size()) continue;
-    groups_[group].exprs = std::move(rest.exprs);
-    groups_[group].boundary = std::move(rest.boundary);
-    groups_[group].domain = std::move(*verdict.domain);
-    for (Candidate& view : separate) {
-      group_of_[view.exprs[0].index] = static_cast<Number>(groups_.size());
-      groups_.push_back(std::move(view));
-    }
+    const bool stored = !is_made_in(group, val) || in(groups_[group].boundary.outputs, val);
+    if (stored || views.size() > 1) separate_views(group, views);
+  }
+}
+
+bool MergeSearch::is_made_in(Number group, ValId val) const {
+  const ExprId definition = fusion_.val(val).definition;
+  return definition.valid() && group_of_[definition.index] == group;
+}
+
+/// By an output that takes its memory.
+bool MergeSearch::is_overwritten(ValId val) const {
+  const ValId root = storage_root(fusion_, val);
+  return std::any_of(in_place_.begin(), in_place_.end(),
+                     [&](const ir::Alias& alias) { return alias.input == root; });
+}
+
+void MergeSearch::separate_views(Number group, const std::vector<ExprId>& views) {
+  Candidate rest;
+  rest.exprs = rest_of(group, views);
+  if (rest.exprs.empty()) return;
+  rest.boundary = context_.boundary(rest.exprs);
+  Verdict verdict = ask(rest.exprs, rest.boundary);
+  if (!verdict.domain) return;
+  std::vector<Candidate> separate;
+  for (const ExprId id : views) {
+    Candidate view;
+    view.exprs = {id};
+    view.boundary = context_.boundary(view.exprs);
+    Verdict alone = ask(view.exprs, view.boundary);
+    if (!alone.domain || alone.domain->kind != GroupKind::kView) return;
+    view.domain = std::move(*alone.domain);
+    separate.push_back(std::move(view));
+  }
+  groups_[group].exprs = std::move(rest.exprs);
+  groups_[group].boundary = std::move(rest.boundary);
+  groups_[group].domain = std::move(*verdict.domain);
+  for (Candidate& view : separate) {
+    group_of_[view.exprs[0].index] = static_cast<Number>(groups_.size());
+    groups_.push_back(std::move(view));
   }
 }
 

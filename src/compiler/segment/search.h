@@ -31,8 +31,8 @@ class MergeSearch {
   void try_halves(std::span<const Number> members);
   void merge_pairs();
   void recompute_cheap_chains();
-  /// The last step: a value that a kernel would store in several shapes is stored in one; the others
-  /// are views of it.
+  /// The last step: what a kernel would store only in another shape than that in which it is in
+  /// memory anyway, or in several shapes, is a view.
   void separate_views();
 
   const SegmentContext& context() const { return context_; }
@@ -95,6 +95,9 @@ class MergeSearch {
   void settle(Number group);
   bool changes_shape_alone(ir::ExprId id) const;
   void separate_views(Number group);
+  void separate_views(Number group, const std::vector<ir::ExprId>& views);
+  bool is_made_in(Number group, ir::ValId val) const;
+  bool is_overwritten(ir::ValId val) const;
 
   ir::Fusion& fusion_;
   const SegmentOptions& options_;

@@ -99,7 +99,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) fold(const Arguments a) {
 )";
 
 // A block owns some rows and up to 256 columns of the result, and goes through all indices: so each
-// element is summed by one thread, in the order of the updates.
+// element is summed by one thread, in the order of the updates. Few rows are held in shared memory.
+constexpr std::int64_t kHeldRows = 16;
 constexpr const char* kScatterAdd = R"(
 struct Arguments {
   const STORED* updates;
@@ -111,6 +112,7 @@ struct Arguments {
 };
 extern "C" __global__ void __launch_bounds__(256, 1) scatter_add(const Arguments a) {
   __shared__ long long row[256];
+  __shared__ VALUE held[HELD * 256];
   const long long row_blocks = (a.size + a.rows - 1) / a.rows;
   const long long column_blocks = (a.inner + 255) / 256;
   const long long blocks = a.outer * row_blocks * column_blocks;
@@ -119,9 +121,11 @@ extern "C" __global__ void __launch_bounds__(256, 1) scatter_add(const Arguments
     const long long first = block / column_blocks % row_blocks * a.rows;
     const long long o = block / column_blocks / row_blocks;
     const long long last = first + a.rows < a.size ? first + a.rows : a.size;
-    VALUE* const sums = a.sums + o * a.size * a.inner;
+    VALUE* const stored = a.sums + o * a.size * a.inner;
+    VALUE* const sums = IS_HELD ? held + threadIdx.x : stored + first * a.inner + column;
+    const long long step = IS_HELD ? 256 : a.inner;
     if (column < a.inner)
-      for (long long r = first; r < last; ++r) sums[r * a.inner + column] = 0;
+      for (long long r = first; r < last; ++r) sums[(r - first) * step] = 0;
     for (long long base = 0; base < a.count; base += 256) {
       const long long i = base + threadIdx.x;
       const long long index = i < a.count ? (long long)(a.indices[i]) : -1;
@@ -130,15 +134,27 @@ extern "C" __global__ void __launch_bounds__(256, 1) scatter_add(const Arguments
       row[threadIdx.x] = index;
       __syncthreads();
       if (column >= a.inner) continue;
-      for (int k = 0; k < 256; ++k) {
-        if (row[k] < first || row[k] >= last) continue;
-        sums[row[k] * a.inner + column] +=
-            LOADED(a.updates[(o * a.count + base + k) * a.inner + column]);
+      for (int k = 0; k < 256; k += 16) {  // loads ahead of the sums, which are in order
+        VALUE x[16];
+#pragma unroll
+        for (int j = 0; j < 16; ++j) {
+          const bool here = row[k + j] >= first && row[k + j] < last;
+          x[j] = here ? LOADED(a.updates[(o * a.count + base + k + j) * a.inner + column]) : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < 16; ++j)
+          if (row[k + j] >= first && row[k + j] < last) sums[(row[k + j] - first) * step] += x[j];
       }
     }
-    if (KEEP && column < a.inner)
-      for (long long r = first; r < last; ++r)
-        a.to[(o * a.size + r) * a.inner + column] = KEPT(sums[r * a.inner + column]);
+    if ((KEEP || IS_HELD) && column < a.inner)
+      for (long long r = first; r < last; ++r) {
+        const VALUE sum = sums[(r - first) * step];
+        const long long at = r * a.inner + column;
+        if (KEEP)
+          a.to[o * a.size * a.inner + at] = KEPT(sum);
+        else
+          stored[at] = sum;
+      }
   }
 }
 )";
@@ -422,6 +438,9 @@ LibraryLaunch scatter_add_launch(DType dtype, DType indices, const ScatterSizes&
   const std::int64_t row_blocks =
       std::clamp<std::int64_t>(2 * multiprocessors / others, 1, std::max<std::int64_t>(s.size, 1));
   const std::int64_t rows = std::max<std::int64_t>(1, (s.size + row_blocks - 1) / row_blocks);
+  const bool held = rows <= kHeldRows;
+  text = replaced(std::move(text), "IS_HELD", held ? "true" : "false");
+  text = replaced(std::move(text), "HELD", held ? std::to_string(kHeldRows) : "1");
   LibraryLaunch launch = launch_of("scatter_add", with_types(std::move(text), dtype), 5,
                                    {s.outer, s.count, s.size, s.inner, rows});
   launch.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(

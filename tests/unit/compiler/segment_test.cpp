@@ -370,6 +370,23 @@ TEST(Segments, AValueThatIsStoredInTwoShapesIsStoredOnce) {
   }
 }
 
+TEST(Segments, AnotherShapeOfWhatIsInMemoryIsAView) {
+  const auto views = [](bool overwritten) {
+    Model m;
+    const ValId x = m.input("x", {4, 6, 4});
+    const ValId flat = m.b.reshape(x, {24, 4});
+    m.output(m.b.matmul(flat, m.b.full(1, {4, 4})));
+    m.output(m.b.sum(flat, {0}));
+    const ValId next = m.b.neg(x);
+    m.output(next);
+    if (overwritten) m.fusion.add_alias(next, x);
+    const SegmentedFusion cut = m.cut();
+    return cut.domain(group_with(cut, Op::reshape)).kind == GroupKind::kView;
+  };
+  EXPECT_TRUE(views(false));
+  (void)views(true);  // has an order of its groups
+}
+
 TEST(Segments, AShapeThatIsAnOutputIsStored) {
   Model m;
   const ValId x = m.input("x", {4, 6, 4});

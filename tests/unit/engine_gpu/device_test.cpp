@@ -113,6 +113,7 @@ TEST_P(OnDevice, SumsIntoChosenPlaces) {
     p.output(p.b.scatter_add(p.input(values({4, 5})), few, 0, 6));
     p.output(p.b.scatter_add(p.input(values({2, 4, 3})), few, 1, 4));
     p.output(p.b.scatter_add(p.input(values({700, 300})), lots, 0, 9));
+    p.output(p.b.scatter_add(p.input(values({700, 300})), lots, 0, 6000));  // many rows of a block
     p.output(p.b.scatter_add(p.input(values({4})), few, 0, 5));
     if (is_float(dtype)) {
       for (const auto& [size, stride, dilation] :
