@@ -198,7 +198,7 @@ class Runner:
                 kept.append(moved := sys.modules["torch"].from_dlpack(array))
                 items.append((moved.data_ptr(), list(moved.stride()), 0, None))
             else:
-                items.append(_host_number(self._names[i], array, kinds[i]))
+                items.append(_host_array(self._names[i], array, kinds[i]))
         results = [empty(shape, dtype=dtype) for shape, dtype in outputs]
         self._native.run(
             prepared,
@@ -212,7 +212,7 @@ class Runner:
 
     def _item(self, name: str, array: Any, kind: Kind, place: int) -> Any:
         if place < 0:
-            return _host_number(name, array, kind)
+            return _host_array(name, array, kind)
         if hasattr(array, "__dlpack__"):
             try:
                 return array.__dlpack__(stream=self._handle)
@@ -225,16 +225,20 @@ class Runner:
         return known["data"][0], strides, known.get("stream") or 0, array
 
 
-def _host_number(name: str, array: Any, kind: Kind) -> np.ndarray:
+def _host_array(name: str, array: Any, kind: Kind) -> np.ndarray:
     return np.ascontiguousarray(kind.host_view(name, array)).reshape(np.shape(array))
 
 
 def need_numbers(
-    names: Sequence[str], arrays: Sequence[Any], places: Sequence[int], device: int
+    names: Sequence[str],
+    arrays: Sequence[Any],
+    places: Sequence[int],
+    travels: Sequence[bool],
+    device: int,
 ) -> None:
-    """What lies on the host beside arrays on a GPU are numbers."""
-    for name, array, place in zip(names, arrays, places, strict=True):
-        if place < 0 and tuple(array.shape) != ():
+    """What lies on the host beside arrays on a GPU are numbers, and what travels at each call."""
+    for name, array, place, goes in zip(names, arrays, places, travels, strict=True):
+        if place < 0 and not goes and tuple(array.shape) != ():
             other = next(n for n, p in zip(names, places, strict=True) if p >= 0)
             raise UsageError(
                 f"{name} lies on the CPU, but {other} on cuda:{device}; move it there (only "

@@ -181,6 +181,17 @@ def test_arrays_from_outside_have_to_stay_where_they_are(stand_in):
         f(There(X))
 
 
+def test_arrays_of_numpy_from_outside_travel_at_each_call(stand_in):
+    scale, order = np.float32([1, 2, 3]), np.array([2, 0])
+    f = segfuse.compile(lambda x: (x * scale)[:, order])
+    np.testing.assert_array_equal(f(There(X))._tensor.array, (X * scale)[:, order])
+    scale[0] = 7
+    np.testing.assert_array_equal(f(There(X))._tensor.array, (X * scale)[:, order])
+    here = torch.ones(3)
+    with pytest.raises(segfuse.UsageError, match="lies on the CPU.*move it there"):
+        segfuse.compile(lambda x: x * here)(There(X))
+
+
 def test_programs_of_a_fusion(stand_in):
     fusion = segfuse.Fusion("twice")
     fusion.output(fusion.input("x", "float32", ("N",)) * 2)

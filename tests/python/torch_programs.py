@@ -160,7 +160,10 @@ def disagreement(program, dynamic, device="cpu"):
         what = f"result {i}" if i < count else f"the gradient by v{i - count}"
         if (a.shape, a.dtype, a.requires_grad) != (b.shape, b.dtype, b.requires_grad):
             return f"{what} is {a.dtype}{list(a.shape)}, expected {b.dtype}{list(b.shape)}"
-        if not torch.allclose(a, b, rtol=1e-8, atol=1e-8, equal_nan=True):
+        # PyTorch's hardswish on a GPU has a sixth with the digits of float32, also in float64.
+        coarse = device != "cpu" and "hardswish" in program.text()
+        tolerance = 1e-6 if coarse else 1e-8
+        if not torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
             return f"{what}: wrong by {float((a - b).abs().max()):.3g}"
     return None
 

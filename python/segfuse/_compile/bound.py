@@ -166,7 +166,10 @@ def bind(trace: Trace, call: Call, device: int | None) -> Bound:
     if trace.program is None or (found is None and (device is None or device < 0)):
         return Bound(trace, call)
     if found is not None:
-        _gpu.need_numbers(names, arrays, places, found)
+        # NumPy's arrays have no device that a function could have chosen for its constants.
+        given = len(trace.arrays)
+        travels = [i >= given and kind is NUMPY for i, kind in enumerate(kinds)]
+        _gpu.need_numbers(names, arrays, places, travels, found)
         return _OnGpu(trace, call, found, names, kinds, places)
     assert device is not None
     return _Copied(trace, call, trace.runner(device, call))

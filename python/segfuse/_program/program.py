@@ -76,7 +76,7 @@ class Program:
             kind.need_constant(name, array)
         device = _gpu.device_of(None, places, quoted)
         if device is not None:
-            _gpu.need_numbers(quoted, arrays, places, device)
+            _gpu.need_numbers(quoted, arrays, places, [False] * len(arrays), device)
             if reference:
                 raise UsageError("the reference runs on the CPU; move the arrays there")
             return tuple(self._runner(device).run(arrays, kinds, places))
