@@ -161,9 +161,15 @@ void make_whole(Lowering& lowering, const WalkKernel& part) {
   const bool full = std::any_of(part.results.begin(), part.results.end(),
                                 [&](std::size_t i) { return group.results[i].full; });
   const bool rows = !axes_of(group.space, SpaceAxis::Role::kReduced).empty();
+  // Full results that parts of rows store on their way.
+  const bool on_the_way =
+      schedule.hold != Hold::kScratch &&
+      std::all_of(part.results.begin(), part.results.end(), [&](std::size_t i) {
+        return !group.results[i].full || (group.results[i].walk == 0 && needed(group, {i}).empty());
+      });
   if (group.space.kind == GroupKind::kTiledTranspose && group.space.cross >= 0) {
     make_transpose_kernel(lowering, part.results);
-  } else if (rows && (schedule.staged || (schedule.split > 0 && (walks > 1 || full)))) {
+  } else if (rows && (schedule.staged || (schedule.split > 0 && (walks > 1 || (full && !on_the_way))))) {
     make_staged(lowering, part);
   } else if (rows && schedule.split > 0 && walks > 0) {
     make_split_kernels(lowering, part);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "compiler/lower/kernel_makers.h"
@@ -411,6 +412,11 @@ class PartMaker {
     for (const std::size_t i : what_.reductions) writer.begin(i);
     rows.open();
     for (const std::size_t i : what_.reductions) writer.accumulate(i);
+    std::vector<std::size_t> all(lowering_.group.space.axes.size());
+    std::iota(all.begin(), all.end(), 0U);
+    for (const std::size_t i : what_.results)
+      if (const GroupResult& result = lowering_.group.results[i]; result.full)
+        writer.store(result, only_first(lowering_, nest, result, all));
     rows.close();
     const Index to =
         part_index(lowering_, e.indices(), nest, axes_.lane_walked, nest.extra(), parts_);
@@ -511,7 +517,8 @@ void make_split_kernels(Lowering& lowering, const WalkKernel& what) {
       part_index(lowering, e.indices(), nest, axes.lane_walked, e.indices().of(var), parts));
   for (const std::size_t i : what.reductions) writer.finish(i);
   for (const std::size_t i : what.results)
-    writer.store(group.results[i], only_first(lowering, nest, group.results[i], parallel));
+    if (const GroupResult& result = group.results[i]; !result.full)
+      writer.store(result, only_first(lowering, nest, result, parallel));
   if (what.keep)
     for (const std::size_t i : what.reductions)
       save(writer, lowering, lowering.finished, i, parallel_position(lowering, nest));

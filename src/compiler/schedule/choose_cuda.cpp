@@ -204,6 +204,9 @@ class CudaChooser {
     s_.unroll = vector_ > 4 ? 16 : 8;  // narrow elements: as much on its way
     const std::int64_t of_lane = rows_aligned() ? vector_ : 1;
     if (!rows_aligned()) s_.unroll *= 2;
+    // The same bytes of several loads; registers for what is dear to compute, and for more warps.
+    if (space_.kind == GroupKind::kReduce)
+      s_.unroll = std::max(2, s_.unroll / std::max(space_.loads, 1) / (space_.expensive ? 2 : 1));
     while (s_.threads > 1 && inner_ <= s_.threads * of_lane / 2) s_.threads /= 2;
     if (s_.threads < 32) s_.rows_at_once = static_cast<int>(kLanes / s_.threads);
     s_.tile = s_.threads * of_lane;

@@ -134,6 +134,13 @@ extern "C" __global__ void __launch_bounds__(256, 1) scatter_add(const Arguments
       row[threadIdx.x] = index;
       __syncthreads();
       if (column >= a.inner) continue;
+      if (!IS_HELD) {  // few of the updates are for this block
+        for (int k = 0; k < 256; ++k)
+          if (row[k] >= first && row[k] < last)
+            sums[(row[k] - first) * step] +=
+                LOADED(a.updates[(o * a.count + base + k) * a.inner + column]);
+        continue;
+      }
       for (int k = 0; k < 256; k += 16) {  // loads ahead of the sums, which are in order
         VALUE x[16];
 #pragma unroll

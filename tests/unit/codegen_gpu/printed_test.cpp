@@ -172,6 +172,21 @@ TEST(PrintedText, VectorsAreMadeForTheLongestBuffers) {
   EXPECT_TRUE(has(text, "store_pack<8>(b1")) << text;
 }
 
+/// Heads beside each other: a vector stays within one of them, whichever it is.
+TEST(PrintedText, VectorsOfAnAxisThatOthersAreJoinedWith) {
+  const auto text = [](std::int64_t width) {
+    const auto build = [&](Model& m) {
+      const ir::ValId x = m.input("x", {3, 2, m.size("T"), width});
+      const ir::ValId turned = m.b.permute(x, {2, 1, 0, 3});
+      const ir::Extents flat{m.size("T"), 6 * width};
+      m.output(m.b.sum(m.b.reshape(turned, flat), {0}));
+    };
+    return chosen_text(build, {{"T", 512}}).first;
+  };
+  EXPECT_TRUE(has(text(64), "fetch_pack<4>(b0")) << text(64);
+  EXPECT_FALSE(has(text(63), "fetch_pack<4>(b0")) << text(63);
+}
+
 TEST(PrintedText, RowsThatFillTheirRegistersHaveNoEnd) {
   const auto build = [](Model& m) { testing::layer_norm_rows(m, DType::kF32); };
   const auto [text, kernel] = chosen_text(build, {{"N", 8}, {"C", 1024}});

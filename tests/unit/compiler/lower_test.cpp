@@ -276,6 +276,27 @@ TEST(LowerReduce, ResultsWithoutAReducedAxisAreWrittenWhenItIsEmpty) {
   }
 }
 
+/// What has all axes is stored by the kernel that reads the parts of rows: nothing is read again.
+TEST(LowerReduce, PartsOfRowsStoreFullResultsOnTheirWay) {
+  for (const bool columns : {true, false}) {
+    Model m;
+    const ValId x = m.input("x", {m.size("T"), 6});
+    const ValId y = m.b.mul(x, x);
+    m.output(y);
+    m.output(m.b.sum(y, columns ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, 1}));
+    const auto inputs = inputs_of(m.fusion, {{"T", 11}});
+    Schedule split;
+    split.split = 4;
+    std::size_t kernels = 0;
+    const auto got = testing::run_groups(
+        m.cut(), inputs, [&](const Space&) { return split; },
+        [&](const Space&, const LoweredGroup& group) { kernels += group.kernels.size(); });
+    EXPECT_EQ(kernels, 2U);
+    expect_same(got, interpret(m.fusion, inputs), columns ? "columns" : "all");
+    check(m.fusion, inputs, columns ? "columns" : "all");
+  }
+}
+
 TEST(LowerTranspose, EveryOrderOfAxesBesideAnother) {
   std::vector<std::int64_t> perm{0, 1, 2};
   int tiled = 0;

@@ -95,6 +95,12 @@ class Analysis {
       case Atom::Kind::kDiv:
       case Atom::Kind::kMod: {
         if (!varies(atom.of)) return 0;
+        Analysis inside(kernel_, lane_, inner_);
+        if (inside.stride(atom.of) == 0) {  // of what stays the same, wherever it begins
+          multiples.insert(multiples.end(), inside.multiples.begin(), inside.multiples.end());
+          parts_.insert(parts_.end(), inside.multiples.begin(), inside.multiples.end());
+          return 0;
+        }
         const std::size_t before = multiples.size();
         const std::optional<int> step = aligned_stride(atom.of);
         if (!step) return {};
