@@ -120,7 +120,13 @@ void DevicePlanner::add_scatter_add(ir::ExprId id) {
   const ScatterSizes sizes{
       num_elements({shape.begin(), shape.begin() + axis}), num_elements(indices.layout.shape),
       shape[static_cast<std::size_t>(axis)], num_elements({shape.begin() + axis + 1, shape.end()})};
-  const Ref sums = size_of(to.dtype) == 2 ? scratch(DType::kF32, shape, "sums") : to;
+  const std::int64_t chunk = scatter_chunk(sizes);
+  const std::int64_t chunks = std::max<std::int64_t>(1, (sizes.count + chunk - 1) / chunk);
+  const bool half = size_of(to.dtype) == 2;
+  Shape stored = shape;
+  if (chunks > 1) stored.insert(stored.begin(), chunks);
+  const Ref sums =
+      half || chunks > 1 ? scratch(half ? DType::kF32 : to.dtype, stored, "sums") : to;
   DeviceCheck check{{"an index of scatter_add"}, {}};
   add_indices(check, id);
   const Ref status = status_word(std::move(check));
@@ -128,6 +134,9 @@ void DevicePlanner::add_scatter_add(ir::ExprId id) {
       "scatter_add",
       scatter_add_launch(to.dtype, indices.dtype, sizes, accelerator_.kernels()->multiprocessors()),
       {updates, indices, sums, to, status}, 3);
+  if (chunks > 1)
+    add_library("join_chunks", join_chunks_launch(to.dtype, chunks, num_elements(shape)),
+                {sums, to}, 1);
 }
 
 void DevicePlanner::add_scan(ir::ExprId id) {

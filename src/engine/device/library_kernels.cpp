@@ -100,6 +100,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) fold(const Arguments a) {
 
 // A block owns some rows and up to 256 columns of the result, and goes through all indices: so each
 // element is summed by one thread, in the order of the updates. Few rows are held in shared memory.
+// Where there are many updates for each row, they are summed in chunks, and then the chunks in order.
 constexpr std::int64_t kHeldRows = 16;
 constexpr const char* kScatterAdd = R"(
 struct Arguments {
@@ -108,28 +109,32 @@ struct Arguments {
   VALUE* sums;
   STORED* to;
   int* status;
-  long long outer, count, size, inner, rows;
+  long long outer, count, size, inner, rows, chunk;
 };
 extern "C" __global__ void __launch_bounds__(256, 1) scatter_add(const Arguments a) {
   __shared__ long long row[256];
   __shared__ VALUE held[HELD * 256];
   const long long row_blocks = (a.size + a.rows - 1) / a.rows;
   const long long column_blocks = (a.inner + 255) / 256;
-  const long long blocks = a.outer * row_blocks * column_blocks;
+  const long long chunks = (a.count + a.chunk - 1) / a.chunk;
+  const long long blocks = chunks * a.outer * row_blocks * column_blocks;
   for (long long block = blockIdx.x; block < blocks; block += gridDim.x) {
     const long long column = block % column_blocks * 256 + threadIdx.x;
     const long long first = block / column_blocks % row_blocks * a.rows;
-    const long long o = block / column_blocks / row_blocks;
+    const long long place = block / column_blocks / row_blocks;  // chunk and o
+    const long long o = place % a.outer;
+    const long long begin = place / a.outer * a.chunk;
+    const long long end = begin + a.chunk < a.count ? begin + a.chunk : a.count;
     const long long last = first + a.rows < a.size ? first + a.rows : a.size;
-    VALUE* const stored = a.sums + o * a.size * a.inner;
+    VALUE* const stored = a.sums + place * a.size * a.inner;
     VALUE* const sums = IS_HELD ? held + threadIdx.x : stored + first * a.inner + column;
     const long long step = IS_HELD ? 256 : a.inner;
     if (column < a.inner)
       for (long long r = first; r < last; ++r) sums[(r - first) * step] = 0;
-    for (long long base = 0; base < a.count; base += 256) {
+    for (long long base = begin; base < end; base += 256) {
       const long long i = base + threadIdx.x;
-      const long long index = i < a.count ? (long long)(a.indices[i]) : -1;
-      if (i < a.count && (index < 0 || index >= a.size)) atomicMax(a.status, 1);
+      const long long index = i < end ? (long long)(a.indices[i]) : -1;
+      if (i < end && (index < 0 || index >= a.size)) atomicMax(a.status, 1);
       __syncthreads();
       row[threadIdx.x] = index;
       __syncthreads();
@@ -162,6 +167,22 @@ extern "C" __global__ void __launch_bounds__(256, 1) scatter_add(const Arguments
         else
           stored[at] = sum;
       }
+  }
+}
+)";
+
+constexpr const char* kJoinChunks = R"(
+struct Arguments {
+  const VALUE* from;
+  STORED* to;
+  long long chunks, elements;
+};
+extern "C" __global__ void __launch_bounds__(256, 1) join_chunks(const Arguments a) {
+  for (long long i = blockIdx.x * 256ll + threadIdx.x; i < a.elements; i += gridDim.x * 256ll) {
+    VALUE sum = a.from[i];
+#pragma unroll 16
+    for (long long c = 1; c < a.chunks; ++c) sum += a.from[c * a.elements + i];
+    a.to[i] = KEPT(sum);
   }
 }
 )";
@@ -434,25 +455,44 @@ LibraryLaunch fold_launch(DType dtype, const FoldSizes& s) {
   return launch;
 }
 
+std::int64_t scatter_chunk(const ScatterSizes& s) {
+  constexpr std::int64_t kLeast = 512;
+  constexpr std::int64_t kMaxChunks = 1024;
+  std::int64_t chunk = kLeast;
+  while (chunk < 4 * s.size || s.count / chunk > kMaxChunks) chunk *= 2;
+  return s.count >= 4 * chunk ? chunk : std::max<std::int64_t>(s.count, 1);
+}
+
 LibraryLaunch scatter_add_launch(DType dtype, DType indices, const ScatterSizes& s,
                                  int multiprocessors) {
-  const bool half = size_of(dtype) == 2;
+  const std::int64_t chunk = scatter_chunk(s);
+  const std::int64_t chunks = std::max<std::int64_t>(1, (s.count + chunk - 1) / chunk);
+  const bool keep = size_of(dtype) == 2 && chunks == 1;
   std::string text = replaced(kScatterAdd, "INDEX", compiler::cuda_element(indices).stored);
-  text = replaced(std::move(text), "KEEP", half ? "true" : "false");
-  // A block goes through all indices: as few as still fill the device.
+  text = replaced(std::move(text), "KEEP", keep ? "true" : "false");
+  // A block goes through all indices of a chunk: as few as still fill the device.
   const std::int64_t columns = (s.inner + kThreads - 1) / kThreads;
-  const std::int64_t others = std::max<std::int64_t>(1, s.outer * columns);
-  const std::int64_t row_blocks =
+  const std::int64_t others = std::max<std::int64_t>(1, chunks * s.outer * columns);
+  std::int64_t row_blocks =
       std::clamp<std::int64_t>(2 * multiprocessors / others, 1, std::max<std::int64_t>(s.size, 1));
+  if (s.size <= kHeldRows * kHeldRows)
+    row_blocks = std::max(row_blocks, (s.size + kHeldRows - 1) / kHeldRows);
   const std::int64_t rows = std::max<std::int64_t>(1, (s.size + row_blocks - 1) / row_blocks);
   const bool held = rows <= kHeldRows;
   text = replaced(std::move(text), "IS_HELD", held ? "true" : "false");
   text = replaced(std::move(text), "HELD", held ? std::to_string(kHeldRows) : "1");
   LibraryLaunch launch = launch_of("scatter_add", with_types(std::move(text), dtype), 5,
-                                   {s.outer, s.count, s.size, s.inner, rows});
+                                   {s.outer, s.count, s.size, s.inner, rows, chunk});
   launch.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(
                      others * ((s.size + rows - 1) / rows), 1, kMaxBlocks)),
                  1, 1};
+  return launch;
+}
+
+LibraryLaunch join_chunks_launch(DType dtype, std::int64_t chunks, std::int64_t elements) {
+  LibraryLaunch launch =
+      launch_of("join_chunks", with_types(kJoinChunks, dtype), 2, {chunks, elements});
+  launch.grid = {blocks_for(elements), 1, 1};
   return launch;
 }
 

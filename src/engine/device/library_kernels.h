@@ -39,10 +39,14 @@ LibraryLaunch fold_launch(DType dtype, const FoldSizes& sizes);
 /// The adjoint of take: updates (outer, count, inner) are added into to (outer, size, inner) at
 /// indices (count), in the order of the updates, halves in f32. An index out of range sets the
 /// status word to 1 and is left out. Addresses: updates, indices, sums, to, status; sums is f32
-/// memory of the size of `to` for halves, else `to` itself.
+/// memory of the size of `to` for halves, else `to` itself. With chunks, that many sizes of `to`
+/// beside each other, in f32 for halves, which join_chunks_launch() sums (addresses: sums, to).
 struct ScatterSizes {
   std::int64_t outer, count, size, inner;
 };
+/// How many updates are summed before others are: a function of the sizes. All if there are few.
+std::int64_t scatter_chunk(const ScatterSizes& sizes);
+LibraryLaunch join_chunks_launch(DType dtype, std::int64_t chunks, std::int64_t elements);
 LibraryLaunch scatter_add_launch(DType dtype, DType indices, const ScatterSizes& sizes,
                                  int multiprocessors);
 

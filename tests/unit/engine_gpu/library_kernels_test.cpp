@@ -24,7 +24,9 @@ std::vector<LibraryLaunch> all_launches() {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
     all.push_back(fold_launch(dtype, {2, 20, 6, 3, 2, 1, 5}));
     for (const DType indices : {DType::kI32, DType::kI64})
-      all.push_back(scatter_add_launch(dtype, indices, {1, 700, 9, 300}, 132));
+      for (const std::int64_t size : {9, 6000})
+        all.push_back(scatter_add_launch(dtype, indices, {1, 700, size, 300}, 132));
+    all.push_back(join_chunks_launch(dtype, 8, 1000));
     all.push_back(look_launch(dtype, 1000));
     runtime::GpuProduct product;
     product.dtype = dtype;
