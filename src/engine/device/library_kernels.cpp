@@ -456,9 +456,9 @@ LibraryLaunch fold_launch(DType dtype, const FoldSizes& s) {
 }
 
 std::int64_t scatter_chunk(const ScatterSizes& s) {
-  constexpr std::int64_t kLeast = 512;
+  constexpr std::int64_t kMinChunk = 512;
   constexpr std::int64_t kMaxChunks = 1024;
-  std::int64_t chunk = kLeast;
+  std::int64_t chunk = kMinChunk;
   while (chunk < 4 * s.size || s.count / chunk > kMaxChunks) chunk *= 2;
   return s.count >= 4 * chunk ? chunk : std::max<std::int64_t>(s.count, 1);
 }
