@@ -60,6 +60,8 @@ def _hashable(tensor: Tensor) -> bool:
 class Determinism(TorchDispatchMode):
     """Writes the trace of a first run, or compares with one."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, trace: TextIO | None, first: Iterator[str] | None) -> None:
         super().__init__()
         self.operations = 0

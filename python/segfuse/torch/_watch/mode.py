@@ -52,6 +52,8 @@ class _Queued:
 class Mode(TorchDispatchMode):
     """Gives the judge a record for each operation."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, judge: Judge, modules: Modules, keep_bytes: int) -> None:
         super().__init__()
         self.operations = 0

@@ -88,12 +88,19 @@ _known: dict[Any, Operation] = {}
 def operation_of(func: Any) -> Operation:
     known = _known.get(func)
     if known is None:
-        schema = func._schema
+        schema = getattr(func, "_schema", None)
+        if schema is None:  # of a higher order: it gets functions, and is seen as a whole
+            known = _known[func] = Operation(
+                name=func.name(), house=func.name(), makes_numbers=True, leaves_unwritten=False,
+                is_view=False, written=(), names=(), pointwise=False, random=False,
+            )  # fmt: skip
+            return known
         space, _, name = schema.name.partition("::")
         written = tuple(
             (i, argument.name)
             for i, argument in enumerate(schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
+            if (argument.alias_info is not None and argument.alias_info.is_write)
+            or (space == "c10d" and i == 0 and name != "send")  # their schemas do not say it
         )
         aliases = any(
             result.alias_info is not None and not result.alias_info.is_write
@@ -115,6 +122,11 @@ def operation_of(func: Any) -> Operation:
         )
         _known[func] = known
     return known
+
+
+def is_collective(operation: Operation) -> bool:
+    """It runs on a stream of its own, or may."""
+    return operation.name.startswith(("c10d.", "_c10d_functional"))
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
