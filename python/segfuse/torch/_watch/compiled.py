@@ -28,7 +28,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ... import _native
 from ..._errors import DeviceError
 from .judge import Judge, Record, Result
-from .operation import READS_VALUES, UNSCALES, has_numbers, operation_of
+from .operation import READS_VALUES, UNSCALES, has_numbers, is_collective, operation_of
 from .place import NOWHERE, Modules, Origin, Place, kind_of, line_place
 
 _SOURCES = Path(__file__).with_name("recorder")
@@ -196,7 +196,8 @@ class Compiled:
             self._judge.scaler_seen = True
         adds = operation.name.endswith("_") and not operation.random
         return (
-            operation.is_view, operation.leaves_unwritten, operation.name in READS_VALUES,
+            operation.is_view or is_collective(operation),  # its results come later
+            operation.leaves_unwritten, operation.name in READS_VALUES,
             operation.house == "cast", adds and operation.name not in ("copy_", "fill_", "zero_"),
             operation.makes_numbers, [i for i, _ in operation.written],
         )  # fmt: skip

@@ -7,13 +7,14 @@ of Triton are seen at their launch; which of their tensors they write is in the 
 from __future__ import annotations
 
 import re
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .dispatch import when_imported
 
 _FUNCTION = re.compile(r"tt\.func public @[^(]*\((.*?)\) (?:-> .*?)?(?:attributes|\{)", re.S)
 _POINTER = re.compile(r"(%[\w$.-]+): (?:!tt\.ptr|!tt\.tensordesc)")
@@ -106,11 +107,7 @@ class Launches:
         self._replace(graph, "capture_end", self._end)
         self._replace(graph, "replay", self._replay)
         self._replace(torch.cuda, "empty_cache", self._empty_cache)
-        triton = sys.modules.get("triton.runtime.jit")
-        if triton is None:
-            self._wait_for_triton()
-        else:
-            self._replace(triton.JITFunction, "run", self._run)
+        self._undo.append(when_imported("triton.runtime.jit", self._follow_triton))
 
     def stop(self) -> None:
         for undo in reversed(self._undo):
@@ -126,11 +123,8 @@ class Launches:
         setattr(owner, name, instead)
         self._undo.append(lambda: setattr(owner, name, before))
 
-    def _wait_for_triton(self) -> None:
-        """PyTorch imports it late, or the program does."""
-        finder = _AfterTriton(lambda module: self._replace(module.JITFunction, "run", self._run))
-        sys.meta_path.insert(0, finder)
-        self._undo.append(lambda: finder in sys.meta_path and sys.meta_path.remove(finder))
+    def _follow_triton(self, module: Any) -> None:
+        self._replace(module.JITFunction, "run", self._run)
 
     def _begin(self, before: Callable[..., Any], graph: Any, *args: Any, **options: Any) -> Any:
         result = before(graph, *args, **options)
@@ -178,27 +172,3 @@ class Launches:
             known = (compiled, written_pointers(text) if isinstance(text, str) else None)
             self._written[id(compiled)] = known
         return known[1]
-
-
-class _AfterTriton:
-    """Calls when Triton's module of kernels has been imported."""
-
-    def __init__(self, call: Callable[[Any], None]) -> None:
-        self._call = call
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != "triton.runtime.jit":
-            return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        import importlib.util
-
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                run(module)
-                self._call(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

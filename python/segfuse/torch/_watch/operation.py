@@ -129,6 +129,24 @@ def is_collective(operation: Operation) -> bool:
     return operation.name.startswith(("c10d.", "_c10d_functional"))
 
 
+def has_arrived(operation: Operation, result: Any) -> bool:
+    """Whether results can be read: those of a collective when it has been waited for, here."""
+    if not is_collective(operation) or operation.name.endswith("wait_tensor"):
+        return True
+    if operation.name.startswith("_c10d_functional"):
+        return False
+    work = result[-1] if isinstance(result, (list, tuple)) else result
+    try:
+        return torch.distributed.Work.unbox(work).wait()  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):  # the program will hear of the error at its own wait
+        return False
+
+
+def is_only_written(operation: Operation, name: str) -> bool:
+    """Whether the content of that argument before does not matter."""
+    return name == "out" or (name.startswith("output") and is_collective(operation))
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """Plain tensors with memory in an argument or a result; of a distributed one, what is here."""
     if isinstance(value, Tensor):

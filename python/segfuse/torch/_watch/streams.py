@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.cuda import _gpu_trace as trace
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ... import _native
+from .dispatch import Dispatch
 from .launches import Launches
 from .operation import Operation, is_collective, operation_of, tensors_in, written_of
 from .place import stack_here
@@ -60,10 +60,8 @@ def _extent(tensor: Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(Dispatch):
     """Feeds a race checker."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, backend: Backend) -> None:
         super().__init__()
