@@ -23,7 +23,7 @@ def runs_here(name):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_numerics_has_nothing_to_report(name):
+def test_numerics_has_nothing_to_report(name, looks):
     with segfuse.torch.check_numerics():
         clean_programs.run(runs_here(name))
 

@@ -18,66 +18,82 @@ from .dispatch import when_imported
 
 _FUNCTION = re.compile(r"tt\.func public @[^(]*\((.*?)\) (?:-> .*?)?(?:attributes|\{)", re.S)
 _POINTER = re.compile(r"(%[\w$.-]+): (?:!tt\.ptr|!tt\.tensordesc)")
-_VALUE = re.compile(r"%[\w$.-]+")
+_NAME = r"%[\w$.-]+(?:#\d+)?"
+_GIVEN = re.compile(r"^\s*(%[\w$.-]+)(?::(\d+))?\s*=\s(.*)$")
+_CARRIED = re.compile(rf"(%[\w$.-]+) = ({_NAME})")
 _WRITES = re.compile(
     r"\btt\.(?:store|descriptor_store|descriptor_scatter|atomic_rmw|atomic_cas|descriptor_reduce|"
-    r"experimental_descriptor_store)\b\"?[^%]*(%[\w$.-]+)(?:[^%]*(%[\w$.-]+))?"
+    rf"experimental_descriptor_store)\b\"?[^%]*({_NAME})"
 )
+
+
+class _Pointers:
+    """What the values of a kernel are made of: names of its pointers."""
+
+    def __init__(self, pointers: list[str]) -> None:
+        self.made_of: dict[str, set[str]] = {name: {name} for name in pointers}
+        self._around: list[tuple[list[str], list[str], bool]] = []
+
+    def look(self, lines: list[str]) -> bool:
+        """Once through the kernel; whether anything was new."""
+        before = sum(map(len, self.made_of.values()))
+        self._around.clear()
+        for line in lines:
+            self._look(line)
+        return sum(map(len, self.made_of.values())) > before
+
+    def _look(self, line: str) -> None:
+        match = _GIVEN.match(line)
+        given, right = [], line
+        if match is not None:
+            name, count, right = match.groups()
+            given = [f"{name}#{i}" for i in range(int(count))] if count else [name]
+        if right.lstrip().startswith("scf."):
+            self._control(right, given)
+        elif ("ptr" in right or "tensordesc" in right) and "tt.load" not in right:
+            for name in given:
+                self._join(name, re.findall(_NAME, right))
+
+    def _control(self, right: str, given: list[str]) -> None:
+        if "scf.yield" in right or "scf.condition" in right:
+            results, carried, is_while = self._around[-1] if self._around else ([], [], True)
+            values = re.findall(_NAME, right.split(" : ")[0])
+            for names in (results, carried):
+                for i, name in enumerate(names):
+                    self._join(name, values if is_while or i >= len(values) else [values[i]])
+        elif right.rstrip().endswith("{"):
+            pairs = _CARRIED.findall(right)
+            pairs = pairs[1:] if "scf.for" in right else pairs  # the first is the counter
+            for i, (name, value) in enumerate(pairs):
+                self._join(name, [value])
+                if i < len(given):
+                    self._join(given[i], [value])
+            self._around.append((given, [name for name, _ in pairs], "scf.while" in right))
+
+    def _join(self, name: str, values: list[str]) -> None:
+        known = self.made_of.setdefault(name, set())
+        for value in values:
+            known |= self.made_of.get(value, set())
 
 
 def written_pointers(text: str) -> list[bool] | None:
     """For each pointer that a kernel of Triton gets, whether it writes there; None: not clear.
 
-    `text` is the kernel in Triton's own language. A value that is made of several pointers counts
-    as each of them.
+    `text` is the kernel in Triton's own language.
     """
     head = _FUNCTION.search(text)
     if head is None or "tt.call" in text:
         return None
-    pointers = _POINTER.findall(head.group(1))
-    made_of: dict[str, set[str]] = {name: {name} for name in pointers}
-    loops: list[list[str]] = []  # what the loops around a line carry, and what they give
-    changed = True
-    lines = [line.split(" loc(")[0].split("loc(#")[0] for line in text[head.end() :].splitlines()]
-    while changed:
-        changed = False
-        loops.clear()
-        for line in lines:
-            left, equals, right = line.partition(" = ")
-            given = [v.split("#")[0] for v in _VALUE.findall(left)] if equals else []
-            if not equals:
-                right = line
-            if "iter_args(" in right or "scf.while" in right or "scf.if" in right:
-                carried = re.findall(r"(%[\w$.-]+) = (%[\w$.-]+)", right)
-                loops.append([*given, *(name for name, _ in carried)])
-                for name, value in carried:
-                    changed |= _join(made_of, name, [value])
-                for name in given:
-                    changed |= _join(made_of, name, [value for _, value in carried])
-                continue
-            values = [v.split("#")[0] for v in _VALUE.findall(right)]
-            if "scf.yield" in right or "scf.condition" in right:
-                for name in loops[-1] if loops else []:
-                    changed |= _join(made_of, name, values)
-            elif "ptr" in right or "tensordesc" in right:
-                if " tt.load" not in f" {right}" or "!tt.ptr<!tt.ptr" in right:
-                    for name in given:
-                        changed |= _join(made_of, name, values)
+    names = _POINTER.findall(head.group(1))
+    pointers = _Pointers(names)
+    lines = [line.split(" loc(")[0] for line in text[head.end() :].splitlines()]
+    while pointers.look(lines):
+        pass
     written: set[str] = set()
     for line in lines:
-        for match in _WRITES.finditer(line):
-            written |= made_of.get(match.group(1).split("#")[0], set())
-            if "atomic" in line and match.group(2) is not None:  # a mode of memory may come first
-                written |= made_of.get(match.group(2).split("#")[0], set())
-    return [name in written for name in pointers]
-
-
-def _join(made_of: dict[str, set[str]], name: str, values: list[str]) -> bool:
-    known = made_of.setdefault(name, set())
-    before = len(known)
-    for value in values:
-        known |= made_of.get(value, set())
-    return len(known) > before
+        for name in _WRITES.findall(line):
+            written |= pointers.made_of.get(name, set())
+    return [name in written for name in names]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

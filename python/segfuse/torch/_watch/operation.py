@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Within vmap() and its like: what it wraps dispatches again.
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+
 PLAIN = (Tensor, torch.nn.Parameter)
 """What holds numbers itself: other kinds of tensors dispatch again to such."""
 
@@ -152,7 +155,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         if type(value) not in PLAIN:
             value = getattr(value, "_local_tensor", None)
-        if type(value) in PLAIN and value.layout is torch.strided:
+        if type(value) in PLAIN and value.layout is torch.strided and not _is_wrapped(value):
             yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
@@ -196,6 +199,20 @@ def describe(tensor: Tensor) -> str:
 
 def storage_key(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
+
+
+def extent_of(tensor: Tensor) -> int:
+    """Bytes from the first element to the end of the last."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def is_there(tensor: Tensor) -> bool:
+    """Whether its memory is: a storage may be cut without an operation, as FSDP does."""
+    first = tensor.storage_offset() * tensor.element_size()
+    return first + extent_of(tensor) <= tensor.untyped_storage().nbytes()
 
 
 def covers_storage(tensor: Tensor) -> bool:

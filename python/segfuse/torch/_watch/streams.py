@@ -21,7 +21,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ... import _native
 from .dispatch import Dispatch
 from .launches import Launches
-from .operation import Operation, is_collective, operation_of, tensors_in, written_of
+from .operation import (
+    Operation,
+    extent_of,
+    is_collective,
+    operation_of,
+    tensors_in,
+    written_of,
+)
 from .place import stack_here
 from .report import Reporter
 
@@ -50,14 +57,6 @@ class Backend(Protocol):
         """Whether it lies in memory of the host that copies use while the host goes on."""
 
     def is_capturing(self) -> bool: ...
-
-
-def _extent(tensor: Tensor) -> int:
-    """Bytes from the first element to the end of the last."""
-    if tensor.numel() == 0:
-        return 0
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
 
 
 class Recorder(Dispatch):
@@ -132,7 +131,7 @@ class Recorder(Dispatch):
             if tensor.numel() == 0:
                 continue
             if self._backend.is_here(tensor):
-                use = (*self._backend.address_of(tensor), _extent(tensor))
+                use = (*self._backend.address_of(tensor), extent_of(tensor))
                 uses[use] = uses.get(use, False) or write
             elif self._backend.is_pinned(tensor):
                 use = self._pinned_use(tensor)
@@ -164,7 +163,7 @@ class Recorder(Dispatch):
                 self.trace.release(block, "")
             self.trace.allocate(block, "pinned memory", stack_here())
             self._pinned[block] = (StorageWeakRef(storage), set())
-        return block, tensor.data_ptr(), _extent(tensor)
+        return block, tensor.data_ptr(), extent_of(tensor)
 
     # Called by the backend.
 
