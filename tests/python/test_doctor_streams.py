@@ -15,6 +15,7 @@ from stream_programs import PROGRAMS
 import segfuse
 import segfuse.torch
 
+
 def story(recorded):
     def program(gpu):
         table = torch.arange(8.0)

@@ -171,6 +171,28 @@ def test_memory_of_a_collective_is_kept_until_it_has_ended():
     assert run(program) == []
 
 
+def test_gradients_are_kept_for_nodes_on_other_streams():
+    def program(gpu):
+        HOST[:] = [gpu]
+        x = torch.ones(4, requires_grad=True)
+        y = x * 2
+        y.register_hook(on_the_side)
+        y.sum().backward()
+
+    def on_the_side(gradient):
+        (gpu,) = HOST
+        made = gradient + 1
+        gpu.order(MAIN, SIDE)
+        with gpu.on(SIDE):
+            made * 2
+        del made
+        torch.ones(4)  # lies where it lay
+
+    assert run(program) == []
+    gpu_kinds = run(lambda gpu: (HOST.__setitem__(0, gpu), on_the_side(torch.ones(4))))
+    assert [race["kind"] for race in gpu_kinds] == ["freed while in use"]
+
+
 def test_pinned_memory_is_given_out_again():
     def program(gpu):
         batch = torch.ones(1 << 16)

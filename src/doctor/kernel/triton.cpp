@@ -104,15 +104,16 @@ std::string read_bounded(const fs::path& file) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(file, error);
   if (!error && size > kMaxBytes)
-    throw DataError(fmt::format("{}: {} bytes, expected at most {}", file.string(), size,
-                                kMaxBytes));
+    throw DataError(
+        fmt::format("{}: {} bytes, expected at most {}", file.string(), size, kMaxBytes));
   return read_file(file);
 }
 
 std::vector<KernelInfo> kernels_of_entry(const fs::path& cubin) {
   std::vector<KernelInfo> kernels = doctor::read_cubin(read_bounded(cubin), cubin.string());
   fs::path beside = cubin;
-  if (const fs::path text = beside.replace_extension(".ptx"); is_itself(text, fs::file_type::regular))
+  if (const fs::path text = beside.replace_extension(".ptx");
+      is_itself(text, fs::file_type::regular))
     doctor::add_text(kernels, doctor::read_ptx(read_bounded(text), text.string()));
   doctor::TritonLaunch launch;
   if (const fs::path json = beside.replace_extension(".json");
@@ -167,7 +168,8 @@ KernelReport examine_triton_cache(const fs::path& folder, const KernelOptions& o
   for (std::size_t i = 0; i < std::min(left_out.size(), kMaxNotes); ++i)
     report.notes.push_back("An entry is left out: " + left_out[i]);
   if (left_out.size() > kMaxNotes)
-    report.notes.push_back(fmt::format("{} more entries are left out.", left_out.size() - kMaxNotes));
+    report.notes.push_back(
+        fmt::format("{} more entries are left out.", left_out.size() - kMaxNotes));
   if (cubins.size() >= kMaxEntries)
     report.notes.push_back(fmt::format("Only the first {} entries were read.", kMaxEntries));
   doctor::add_occupancy(report, options);

@@ -25,6 +25,7 @@ from .operation import (
     arguments_of,
     describe,
     has_arrived,
+    is_capturing,
     is_only_written,
     operation_of,
     storage_key,
@@ -95,7 +96,7 @@ class Determinism(Dispatch):
         kwargs = kwargs or {}
         operation = operation_of(func)
         inside = getattr(self._inside, "on", False) or os.getpid() != self._pid
-        if inside or operation.is_view or self.finding is not None:
+        if inside or operation.is_view or self.finding is not None or is_capturing():
             return func(*args, **kwargs)
         if operation.leaves_unwritten:
             result = func(*args, **kwargs)

@@ -201,6 +201,11 @@ def storage_key(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def is_capturing() -> bool:
+    """What is enqueued now becomes a part of a CUDA graph, and does not run."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def extent_of(tensor: Tensor) -> int:
     """Bytes from the first element to the end of the last."""
     if tensor.numel() == 0:

@@ -24,6 +24,7 @@ from .launches import Launches
 from .operation import (
     Operation,
     extent_of,
+    is_capturing,
     is_collective,
     operation_of,
     tensors_in,
@@ -70,6 +71,7 @@ class Recorder(Dispatch):
         self._local = threading.local()
         self._pinned: dict[int, tuple[StorageWeakRef, set[int]]] = {}
         self._captured: Uses | None = None
+        self._gradients: set[int] = set()  # blocks that a backward pass has allocated
 
     def start(self) -> None:
         self._backend.start(self)
@@ -112,11 +114,19 @@ class Recorder(Dispatch):
         stream = self._backend.stream(own[0]) if own else 0
         asynchronous = None
         if is_collective(operation):
-            asynchronous = next((s for what, s, _ in during if what == "wait" and s != stream), None)
+            asynchronous = next(
+                (s for what, s, _ in during if what == "wait" and s != stream), None
+            )
         self.enqueue(operation.name, used, stream if asynchronous is None else asynchronous)
         for what, of_stream, event in during:
             # It may have been recorded after the work, and the host may have waited for that.
             self._tell(what, of_stream, event)
+        if torch._C._current_autograd_node() is not None:
+            # Between the nodes of a backward pass PyTorch keeps them, without telling.
+            for tensor, _ in used:
+                block = self._backend.address_of(tensor)[0] if self._backend.is_here(tensor) else 0
+                if block in self._gradients:
+                    self.trace.record_stream(block, stream)
         if asynchronous is not None:  # PyTorch keeps the memory until the collective has ended
             for tensor, _ in used:
                 if self._backend.is_here(tensor):
@@ -183,9 +193,12 @@ class Recorder(Dispatch):
         self._hear("event", 0, event)
 
     def allocate(self, address: int) -> None:
+        if torch._C._current_autograd_node() is not None:
+            self._gradients.add(address)
         self.trace.allocate(address, "memory", stack_here())
 
     def release(self, address: int) -> None:
+        self._gradients.discard(address)
         self.trace.release(address, stack_here())
 
     def begin_capture(self) -> None:
@@ -286,7 +299,7 @@ class Cuda:
         return torch.cuda.is_initialized() and tensor.is_pinned()
 
     def is_capturing(self) -> bool:
-        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        return is_capturing()
 
 
 class _Report:
