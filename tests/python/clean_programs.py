@@ -97,7 +97,7 @@ def recurrent_with_clipping():
         optimizer.step()
 
 
-@program()
+@program(same_bits=False)  # attention that saves memory
 def transformer_with_padding():
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -778,6 +778,31 @@ def trained_vit():
     )  # fmt: skip
     model = ViTForImageClassification(config).to(DEVICE)
     fit(model, lambda: [randn(2, 3, 32, 32)], steps=2, loss=lambda out: out.logits.square().mean())
+
+
+@program("transformers", same_bits=False)
+def trained_deberta():
+    from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
+
+    config = DebertaV2Config(
+        vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, relative_attention=True, pos_att_type=["p2c", "c2p"],
+        position_buckets=8, num_labels=2,
+    )  # fmt: skip
+    model = DebertaV2ForSequenceClassification(config).to(DEVICE)
+    model(words(), labels=torch.tensor([0, 1], device=DEVICE)).loss.backward()
+
+
+@program("transformers", same_bits=False)
+def trained_mixtral():
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        vocab_size=100, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, num_local_experts=4,
+    )  # fmt: skip
+    model, ids = MixtralForCausalLM(config).to(DEVICE), words()
+    model(ids, labels=ids).loss.backward()
 
 
 @program("lightning", same_bits=False)

@@ -59,7 +59,8 @@ class Dispatch(TorchDispatchMode):
         self._stance: Any = None
 
         def set_stance(dynamo: Any) -> None:
-            self._stance = dynamo.set_stance("force_eager")
+            if hasattr(dynamo, "set_stance"):
+                self._stance = dynamo.set_stance("force_eager")
 
         self._stop_waiting = when_imported("torch._dynamo", set_stance)
         return super().__enter__()

@@ -215,10 +215,12 @@ class Judge:
         mark = self.marks.get(result.key)
         suspect = mark[1] if mark is not None else None
         if record.arrival == "cast":
+            if not nan:  # the least or largest integer, as for positions far away: no surprise
+                return
             if mark is None or suspect is None:
                 suspect = Finding(
                     CAST, record.operation.name, record.operation.name, record.number, record.step,
-                    record.phase, record.place, record.module, found="nan" if nan else "inf",
+                    record.phase, record.place, record.module, found="nan",
                     cause=_native.fault_cause(CAST, "cast"),
                 )  # fmt: skip
                 self.suspects.append(suspect)
