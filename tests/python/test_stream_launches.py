@@ -47,10 +47,19 @@ module {
     %0:2 = scf.for %i = %n to %n step %n iter_args(%p = %a, %q = %b) -> (!tt.ptr<f32>, !tt.ptr<f32>) : i32 {
       %1 = tt.addptr %q, %i : !tt.ptr<f32>, i32
       %2 = tt.load %p : !tt.ptr<f32>
+      tt.store %1, %2 : !tt.ptr<f32>
       scf.yield %p, %1 : !tt.ptr<f32>, !tt.ptr<f32>
     }
-    %3 = tt.load %a : !tt.ptr<f32>
-    tt.store %b, %3 : !tt.ptr<f32>
+    tt.return
+  }
+}
+"""
+POINTERS = """
+module {
+  tt.func public @k(%a: !tt.ptr<!tt.ptr<f32>>, %b: !tt.ptr<f32>) {
+    %0 = tt.load %a : !tt.ptr<!tt.ptr<f32>>
+    %1 = tt.load %b : !tt.ptr<f32>
+    tt.store %0, %1 : !tt.ptr<f32>
     tt.return
   }
 }
@@ -60,6 +69,7 @@ module {
 def test_branches_and_loops_of_triton():
     assert written_pointers(BRANCH) == [True, True, False]
     assert written_pointers(LOOP) == [False, True]
+    assert written_pointers(POINTERS) == [False, False]
     called = BRANCH.replace("%1 = tt.load %c", "%1 = tt.call @f(%c)")
     assert written_pointers(called) is None
     assert written_pointers("no kernel") is None
@@ -195,9 +205,9 @@ def test_gradients_are_kept_for_nodes_on_other_streams():
 
 def test_pinned_memory_is_given_out_again():
     def program(gpu):
-        batch = torch.ones(1 << 16)
-        for _ in range(4):
-            pinned = gpu.pin(torch.zeros(1 << 16))
+        memory, batch = bytearray(64), torch.ones(16)
+        for _ in range(2):
+            pinned = gpu.pin(torch.frombuffer(memory, dtype=torch.float32))
             pinned.fill_(2)
             batch.copy_(pinned, non_blocking=True)
             del pinned
@@ -211,7 +221,6 @@ def test_what_is_in_a_graph_counts_when_it_is_replayed():
         gpu.recorder.begin_capture()
         gpu.capturing = True
         x.add_(1)
-        gpu.recorder.record(MAIN, 7)  # orders nothing outside
         gpu.capturing = False
         uses = gpu.recorder.end_capture()
         gpu.order(MAIN, SIDE)
@@ -220,6 +229,19 @@ def test_what_is_in_a_graph_counts_when_it_is_replayed():
 
     (race,) = run(program)
     assert "replay of a CUDA graph" in race["places"]["first"]
+
+
+def test_an_event_in_a_graph_orders_nothing_outside():
+    def program(gpu):
+        x = torch.ones(4)
+        gpu.capturing = True
+        gpu.recorder.record(MAIN, 7)
+        gpu.capturing = False
+        gpu.recorder.wait(SIDE, 7)
+        with gpu.on(SIDE):
+            x.sum()
+
+    assert len(run(program)) == 1
 
 
 def test_a_call_when_a_module_has_been_imported(tmp_path, monkeypatch):

@@ -166,7 +166,7 @@ class Recorder(Dispatch):
         storage = tensor.untyped_storage()
         block = storage.data_ptr()
         known = self._pinned.get(block)
-        if known is None or known[0].expired() or known[0].cdata != storage._cdata:
+        if known is None or known[0].cdata != storage._cdata:
             if known is not None:
                 for stream in known[1]:
                     self.trace.record_stream(block, stream)
