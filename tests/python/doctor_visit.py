@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-LIMIT = 200  # seconds of a process
+LIMIT = 150  # seconds of a process
 BY_COMMAND = (
     "layers_of_a_perceptron", "amp_with_a_scaler", "loader_of_data", "graph_of_a_training",
     "compiled_by_inductor", "data_parallel", "fully_sharded", "semi_markov_crf", "trained_gpt2",
@@ -84,7 +84,9 @@ def several(tool, names):
 
 
 class Visit:
-    def __init__(self, jobs):
+    def __init__(self, jobs, limit, details):
+        self._until = time.time() + limit
+        self._details = details
         self._pool = concurrent.futures.ThreadPoolExecutor(jobs)
         self._recorder = threading.Event()
         self._futures = []
@@ -93,7 +95,17 @@ class Visit:
         self.command = Path(segfuse.__file__).parent / "bin" / "segfuse"
 
     def add(self, function, *arguments):
-        self._futures.append(self._pool.submit(function, *arguments))
+        self._futures.append(self._pool.submit(self._do, function, arguments))
+
+    def _do(self, function, arguments):
+        if time.time() > self._until:
+            what = " ".join(str(a) for a in arguments if isinstance(a, (str, list)))
+            return [Row("out of time", f"{function.__name__} {what}", "skipped", "--limit")]
+        rows = function(*arguments)
+        if self._details:  # what is known if the visit is ended
+            with open(self._details, "a") as file:
+                file.writelines(f"{line_of(row)}\n" for row in rows)
+        return rows
 
     def rows(self):
         rows = []
@@ -200,7 +212,7 @@ class Visit:
         return [Row("determinism", name, "right" if right else "wrong",
                     f"exit code {code}, {named}", seconds, output)]  # fmt: skip
 
-    def kernels(self, folder):
+    def kernels(self):
         """Of the caches that the programs before have filled."""
         code, out, err, seconds = self.run(
             self.command, "doctor", "kernel", "--triton-cache", "--json"
@@ -222,12 +234,12 @@ def parts(names, size):
     return [names[i : i + size] for i in range(0, len(names), size)]
 
 
-def visit(groups, jobs):
+def visit(groups, jobs, limit, details):
     import clean_programs
     import determinism_programs
     import stream_programs
 
-    here = Visit(jobs)
+    here = Visit(jobs, limit, details)
     rows = []
     wanted = lambda group: not groups or group in groups  # noqa: E731
     if wanted("numerics"):
@@ -263,12 +275,16 @@ def visit(groups, jobs):
                 here.add(here.clean, tool, part)
     rows += here.rows()
     if wanted("kernels"):
-        rows += here.kernels(None)
+        rows += here.kernels()
     return rows
 
 
+def line_of(row):
+    return f"{row.verdict:8} {row.seconds:6.1f} s  {row.group}: {row.name}  {row.found}"
+
+
 def show(rows, details):
-    lines = [f"{r.verdict:8} {r.seconds:6.1f} s  {r.group}: {r.name}  {r.found}" for r in rows]
+    lines = [line_of(row) for row in rows]
     if details:
         Path(details).write_text(
             "\n".join(lines) + "\n\n"
@@ -296,6 +312,7 @@ def show(rows, details):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=12)
+    parser.add_argument("--limit", type=float, default=270, help="begin nothing after so many s")
     parser.add_argument("--details", help="write each verdict, and the output of wrong ones, there")
     parser.add_argument("--tool", help=argparse.SUPPRESS)
     parser.add_argument("groups", nargs="*", help="streams, numerics, determinism, kernels")
@@ -306,7 +323,7 @@ def main():
         os.environ.setdefault("TRITON_CACHE_DIR", f"{folder}/triton")
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{folder}/inductor")
         begin = time.time()
-        rows = visit(given.groups, given.jobs)
+        rows = visit(given.groups, given.jobs, given.limit, given.details)
         code = show(rows, given.details)
         print(f"{time.time() - begin:.0f} s, {given.jobs} processes at a time")
     return code
