@@ -29,11 +29,16 @@ struct KernelArguments {
   std::string file;
   std::string against;
   std::string fail_on;
+  bool triton_cache = false;
   KernelOptions options;
 };
 
 void run_kernel(const KernelArguments& arguments, Common& common) {
-  const KernelReport report = examine_kernels(arguments.file, arguments.options);
+  if (arguments.file.empty() && !arguments.triton_cache)
+    throw UsageError("doctor kernel: found no file, expected one with kernels, or --triton-cache");
+  const KernelReport report = arguments.triton_cache
+                                  ? examine_triton_cache(arguments.file, arguments.options)
+                                  : examine_kernels(arguments.file, arguments.options);
   if (arguments.against.empty()) {
     put("{}", common.json ? kernel_report_json(report) : kernel_report_text(report));
   } else {
@@ -65,11 +70,18 @@ void add_kernel(Command doctor, Common& common) {
                                "Report the resources of GPU kernels (registers, spills, shared "
                                "memory, barriers, atomics) and the loops of C");
   auto arguments = std::make_shared<KernelArguments>();
-  command.option("file", arguments->file, "PTX (.ptx), cubin, CUDA C++ (.cu), or C (.c)")
-      .required();
-  command.option("--against", arguments->against, "Compare with the kernels in this file");
+  command.option("file", arguments->file,
+                 "PTX (.ptx), cubin, CUDA C++ (.cu), C (.c), or a file with cubins in it");
+  Option against =
+      command.option("--against", arguments->against, "Compare with the kernels in this file");
+  command
+      .flag("--triton-cache", arguments->triton_cache,
+            "Report the kernels that Triton and torch.compile left in their caches, or in the "
+            "folder that is named in place of a file")
+      .excludes(against);
   command.option("--arch", arguments->options.architecture,
-                 "Compile or assemble for this architecture [sm_90, or PTX's own]");
+                 "Compile or assemble for this architecture [sm_90, or PTX's own]; of a cache, "
+                 "report those for it only");
   command.option("--block", arguments->options.block,
                  "Threads of a block for the occupancy [as declared, else 256]");
   command.option("--fail-on", arguments->fail_on, "Exit with code 1 if a kernel has this")

@@ -268,6 +268,12 @@ class MutatedTest(tool.ToolTest):
         (folder / "text.ptx").write_text(PTX)
         for file in ("text.ptx", "spills.cubin"):
             cls.add(f"kernel {file.split('.')[1]}", folder, file, lambda f, file=file: ["doctor", "kernel", f / file])
+        folder = cls.seeds("triton")
+        entry = folder / "HASH"
+        entry.mkdir()
+        shutil.copy(CORPUS / "kernel/spills.cubin", entry / "x.cubin")
+        shutil.copy(CORPUS / "kernel/launch.json", entry / "x.json")
+        cls.add("kernel triton", folder, "HASH/x.json", lambda f: ["doctor", "kernel", f, "--triton-cache"])
         folder = cls.seeds("program")
         shutil.copy(CORPUS / "ir/linear.sf", folder / "x.sf")
         cls.add("program", folder, "x.sf", lambda f: ["compile", f / "x.sf"])

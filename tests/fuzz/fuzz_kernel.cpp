@@ -1,4 +1,4 @@
-// PTX and cubins.
+// PTX, cubins, and what Triton writes beside them.
 
 #include <cstdint>
 #include <cstdlib>
@@ -6,6 +6,7 @@
 
 #include "doctor/kernel/cubin.h"
 #include "doctor/kernel/ptx.h"
+#include "doctor/kernel/triton.h"
 #include "segfuse/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -18,6 +19,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     for (const segfuse::KernelInfo& kernel : segfuse::doctor::read_ptx(bytes, "x"))
       if (kernel.name.empty() || kernel.barriers.value_or(0) > 16) std::abort();
+  } catch (const segfuse::DataError&) {
+  }
+  try {
+    if (segfuse::doctor::read_triton_launch(bytes, "x").threads > 4096) std::abort();
   } catch (const segfuse::DataError&) {
   }
   return 0;

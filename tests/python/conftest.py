@@ -137,3 +137,16 @@ def ranks():
     groups = Groups()
     yield groups
     groups.close()
+
+
+@pytest.fixture(params=[False, True], ids=["mode", "compiled"])
+def looks(request, monkeypatch):
+    """Both that look at operations: the compiled one runs on GPUs, and has to find the same."""
+    from segfuse.torch._watch import compiled, numerics
+
+    monkeypatch.setattr(numerics, "wants_compiled", lambda: request.param)
+    if request.param:
+        recorder, note = compiled.compiled_here()
+        if recorder is None:
+            pytest.skip(note)
+    return request.param

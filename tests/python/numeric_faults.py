@@ -3,6 +3,8 @@
 A fault names the operation that has to be found first, and marks its line with `# fault`.
 """
 
+import math
+
 import numpy as np
 import torch
 from torch import nn
@@ -371,6 +373,16 @@ def accumulator_that_was_not_set():
 
 
 # --- clean programs ---
+
+
+@clean
+def positions_in_buckets():
+    """As in T5: the logarithm of 0 becomes an integer that where() does not choose."""
+    distance = (torch.arange(12)[:, None] - torch.arange(12)).abs()
+    far = 4 + (torch.log(distance.float() / 4) / math.log(8) * 4).to(torch.long)
+    bucket = torch.where(distance < 4, distance, far.clamp(max=7))
+    table = nn.Embedding(8, 2)
+    train(table, inputs=lambda: bucket)
 
 
 @clean

@@ -11,8 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import determinism_programs
+
 import segfuse
-from segfuse.torch._watch.determinism import Determinism
+from segfuse.torch._watch.determinism import Determinism, _cause
+from segfuse.torch._watch.operation import operation_of
 
 
 def doctor(folder, program, *arguments):
@@ -118,3 +121,40 @@ def test_another_order_in_an_operation():
     found = finding_of(program)
     assert found["kind"] == "given"
     assert "in backward" in dict(found["rows"])["line"]
+
+
+@pytest.mark.parametrize("name", determinism_programs.PROGRAMS)
+def test_programs_for_a_gpu_and_for_any_device(name):
+    """doctor_visit.py has the GPU's verdicts."""
+    program = determinism_programs.PROGRAMS[name]
+    if why := determinism_programs.missing(program):
+        pytest.skip(why)
+    options = ["--vary", program.vary] if program.vary else []
+    run = subprocess.run(
+        [Path(segfuse.__file__).parent / "bin" / "segfuse", "doctor", "determinism", "--json",
+         *options, "--", sys.executable, determinism_programs.__file__, name],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    found = json.loads(run.stdout)["processes"][0]["finding"]
+    if program.operation == "":
+        assert (run.returncode, found) == (0, None), run.stdout
+    elif program.certain or found is not None:
+        assert run.returncode == 1
+        assert found["operation"].startswith(program.operation), found
+
+
+@pytest.mark.parametrize(
+    "operation, advice",
+    [
+        ("index_add_", "use_deterministic_algorithms"),
+        ("scatter_add_", "use_deterministic_algorithms"),
+        ("embedding_dense_backward", "use_deterministic_algorithms"),
+        ("cudnn_convolution", "torch.backends.cudnn.deterministic"),
+        ("convolution_backward", "torch.backends.cudnn.deterministic"),
+        ("mm", "CUBLAS_WORKSPACE_CONFIG"),
+        ("native_dropout", "torch.manual_seed"),
+        ("sum", "the same number of threads"),
+    ],
+)
+def test_advice_for_what_only_a_gpu_shows(operation, advice):
+    assert advice in _cause(operation_of(getattr(torch.ops.aten, operation).default))

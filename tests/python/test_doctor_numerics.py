@@ -17,24 +17,13 @@ import numeric_faults
 
 import segfuse
 import segfuse.torch
-from segfuse.torch._watch import compiled, numerics
+from segfuse.torch._watch import numerics
 
 
 def line_of(function):
     lines, first = inspect.getsourcelines(function)
     marked = [first + i for i, line in enumerate(lines) if "# fault" in line]
     return f"{Path(numeric_faults.__file__)}:{marked[0]}" if marked else None
-
-
-@pytest.fixture(params=[False, True], ids=["mode", "compiled"])
-def looks(request, monkeypatch):
-    """Both that look at operations: the compiled one runs on GPUs, and has to find the same."""
-    monkeypatch.setattr(numerics, "wants_compiled", lambda: request.param)
-    if request.param:
-        recorder, note = compiled.compiled_here()
-        if recorder is None:
-            pytest.skip(note)
-    return request.param
 
 
 def name_of(function):

@@ -1,98 +1,19 @@
-"""What `segfuse doctor streams -- COMMAND` makes of PyTorch's operations. The GPU is played: tensors
-of the CPU lie at made-up addresses, which are handed out again as PyTorch's allocator does."""
+"""What `segfuse doctor streams -- COMMAND` makes of PyTorch's operations, on a played GPU."""
 
-import contextlib
 import os
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from played_gpu import MAIN, SIDE, played_cuda, run
+from stream_programs import PROGRAMS
+
 import segfuse
 import segfuse.torch
-from segfuse.torch._watch.streams import Recorder
-
-MAIN, SIDE = 1, 2
-
-
-class Played:
-    """Streams that are numbers, and an allocator that gives a freed block to the next one of its
-    size and stream."""
-
-    device = "cpu"
-
-    def __init__(self):
-        self.current, self.blocks, self.free, self.next = MAIN, {}, {}, 0x10000
-        self.recorder = Recorder(self)
-
-    def start(self, recorder):
-        pass
-
-    def stop(self):
-        self.recorder = None
-
-    def stream(self):
-        return self.current
-
-    def stream_of(self, argument):
-        return argument
-
-    def is_capturing(self):
-        return False
-
-    def address_of(self, tensor):
-        storage = tensor.untyped_storage()
-        block = self.blocks.get(storage._cdata)
-        if block is None:
-            kind = (storage.nbytes(), self.current)
-            free = self.free.setdefault(kind, [])
-            if free:
-                block = free.pop()
-            else:
-                block, self.next = self.next, self.next + max(storage.nbytes(), 512)
-            self.blocks[storage._cdata] = block
-            self.recorder.allocate(block)
-            weakref.finalize(storage, self.release, storage._cdata, kind)
-        return block, block + tensor.storage_offset() * tensor.element_size()
-
-    def release(self, key, kind):
-        block = self.blocks.pop(key, None)
-        if block is None:
-            return  # it lies elsewhere
-        if self.recorder is not None:
-            self.recorder.release(block)
-            self.free[kind].append(block)
-
-    def moved(self, tensor, bytes):
-        """The tensor, of so many bytes before, lies elsewhere now."""
-        key = tensor.untyped_storage()._cdata
-        self.release(key, (bytes, self.current))
-        self.address_of(tensor)
-
-    @contextlib.contextmanager
-    def on(self, stream):
-        before, self.current = self.current, stream
-        yield
-        self.current = before
-
-    def order(self, before, after, event=7):
-        self.recorder.record(before, event)
-        self.recorder.wait(after, event)
-
-
-def run(program):
-    gpu = Played()
-    recorder = gpu.recorder
-    recorder.start()
-    try:
-        program(gpu)
-    finally:
-        recorder.stop()
-    return recorder.races()
 
 
 def story(recorded):
@@ -115,7 +36,7 @@ def test_the_story_of_record_stream():
     (race,) = run(story(False))
     assert race["kind"] == "freed while in use"
     for name in ("allocated", "used", "freed", "reused"):
-        assert race["places"][name].startswith("test_doctor_streams.py:")
+        assert "test_doctor_streams.py:" in race["places"][name]
     assert "index" in race["places"]["used"]
     assert run(story(True)) == []
 
@@ -178,156 +99,24 @@ def test_a_custom_operator_by_its_schema(waits):
 
 # Variants of a missing order and of the same program with it.
 
-VARIANTS = {}
+PLAYED = [name for name, program in PROGRAMS.items() if program.needs == "a GPU"]
 
 
-def variant(kind):
-    def add(function):
-        VARIANTS[function.__name__] = (function, kind)
-        return function
-
-    return add
-
-
-@variant("event too early")
-def event_before_the_work(gpu, right):
-    x = torch.ones(4)
-    if not right:
-        gpu.recorder.record(MAIN, 7)
-    x.mul_(2)
-    if right:
-        gpu.recorder.record(MAIN, 7)
-    gpu.recorder.wait(SIDE, 7)
-    with gpu.on(SIDE):
-        x.sum()
+@pytest.mark.parametrize("name", PLAYED)
+def test_a_missing_order_is_found(name, monkeypatch):
+    with played_cuda(monkeypatch) as recorder:
+        PROGRAMS[name](False)
+    races = recorder.races()
+    assert {race["kind"] for race in races} == {PROGRAMS[name].kind}, races
+    for place in ("used", "first", "then", "reused", "host"):
+        assert "stream_programs.py" in races[0]["places"].get(place, "stream_programs.py")
 
 
-@variant("race")
-def event_on_the_wrong_stream(gpu, right):
-    x = torch.ones(4)
-    gpu.order(MAIN if right else 3, SIDE)
-    with gpu.on(SIDE):
-        x.sum()
-
-
-@variant("race")
-def wait_on_the_host(gpu, right):
-    x = torch.ones(4)
-    gpu.recorder.trace.synchronize_stream(MAIN if right else SIDE)
-    with gpu.on(SIDE):
-        x.sum()
-
-
-@variant("race")
-def wait_on_the_host_for_an_event(gpu, right):
-    x = torch.ones(4)
-    gpu.recorder.record(MAIN, 7)
-    if right:
-        gpu.recorder.trace.synchronize_event(7)
-    with gpu.on(SIDE):
-        x.sum()
-
-
-@variant("host")
-def copies_from_pinned_memory(gpu, right):
-    pinned, batch = torch.ones(4), torch.zeros(4)
-    batch.copy_(pinned, non_blocking=True)
-    if right:
-        gpu.recorder.trace.synchronize_stream(MAIN)
-    gpu.recorder.trace.host_use("train.py:9 in load", (*gpu.address_of(pinned), 16, True))
-
-
-@variant("race")
-def double_buffering(gpu, right):
-    buffers = [torch.zeros(4), torch.zeros(4)]
-    gpu.order(MAIN, SIDE)
-    for i in range(4):
-        if i >= 2 and right:
-            gpu.recorder.wait(SIDE, 20 + i % 2)
-        with gpu.on(SIDE):
-            buffers[i % 2].fill_(i)
-        gpu.order(SIDE, MAIN, 10 + i % 2)
-        buffers[i % 2].sum()
-        gpu.recorder.record(MAIN, 20 + i % 2)
-
-
-@variant("race")
-def buckets_of_gradients(gpu, right):
-    gradients = [torch.ones(4), torch.ones(2)]
-    bucket = torch.zeros(6)
-    torch.cat(gradients, out=bucket)
-    gpu.order(MAIN, SIDE)
-    with gpu.on(SIDE):
-        bucket.div_(2)  # the sum over ranks
-    if right:
-        gpu.order(SIDE, MAIN, 8)
-    torch._foreach_copy_(gradients, list(bucket.split([4, 2])))
-
-
-@variant("freed while in use")
-def view_of_a_freed_tensor(gpu, right):
-    x = torch.ones(4, 4)
-    row = x[2]
-    del x
-    gpu.order(MAIN, SIDE)
-    with gpu.on(SIDE):
-        row.sum()
-    if right:
-        gpu.order(SIDE, MAIN, 8)
-    del row
-    return torch.zeros(4, 4)
-
-
-@variant("freed while in use")
-def resized_while_in_use(gpu, right):
-    x = torch.ones(4)
-    gpu.order(MAIN, SIDE)
-    with gpu.on(SIDE):
-        x.sum()
-    if right:
-        gpu.order(SIDE, MAIN, 8)
-    x.resize_(64)
-    gpu.moved(x, 16)
-    return torch.zeros(4)
-
-
-@variant("race")
-def registered_kernel(gpu, right):
-    x, out = torch.ones(4), torch.zeros(4)
-    kernel(x, out)
-    if right:
-        gpu.order(MAIN, SIDE)
-    with gpu.on(SIDE):
-        out.sum()
-
-
-@variant("race")
-def another_device(gpu, right):
-    of_first, of_second = 11, 21
-    with gpu.on(of_first):
-        x = torch.ones(4)
-    if right:
-        gpu.order(of_first, of_second)
-    with gpu.on(of_second):
-        x.clone()
-
-
-@torch.library.custom_op("segfuse_test::kernel", mutates_args={"out"})
-def kernel(x: torch.Tensor, out: torch.Tensor) -> None:
-    out.numpy()[:] = x.numpy() + 1
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_missing_order_is_found(name):
-    program, kind = VARIANTS[name]
-    races = run(lambda gpu: program(gpu, False))
-    assert {race["kind"] for race in races} == {kind}, races
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_an_order_that_is_there_gives_no_report(name):
-    program, _ = VARIANTS[name]
-    assert run(lambda gpu: program(gpu, True)) == []
+@pytest.mark.parametrize("name", PLAYED)
+def test_an_order_that_is_there_gives_no_report(name, monkeypatch):
+    with played_cuda(monkeypatch) as recorder:
+        PROGRAMS[name](True)
+    assert recorder.races() == []
 
 
 def test_work_in_a_graph_is_not_looked_at(monkeypatch):

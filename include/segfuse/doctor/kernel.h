@@ -43,6 +43,7 @@ struct KernelInfo {
   std::optional<std::uint64_t> barriers;
   std::uint64_t max_threads = 0;  ///< of a block, as declared; 0: not declared
   std::uint64_t code_bytes = 0;   ///< 0: the input is not machine code
+  std::string entry;              ///< of a cache: the name of its folder
   // Of PTX only.
   bool has_text = false;
   std::uint64_t declared_registers = 0;
@@ -83,6 +84,13 @@ struct KernelReport {
 /// By the ending of the file's name (.ptx, .cu, .c), or, for a cubin, by its first bytes. DataError
 /// for what cannot be read or does not compile; DeviceError where the compiler is missing.
 KernelReport examine_kernels(const std::filesystem::path& file, const KernelOptions& options = {});
+
+/// Kernels that Triton, and torch.compile by it, left in their caches: those below `folder`, or, if
+/// it is empty, in $TRITON_CACHE_DIR or ~/.triton/cache, and $TORCHINDUCTOR_CACHE_DIR or
+/// /tmp/torchinductor_USER. Their shared memory is with that of the launch. What is damaged is left
+/// out with a note; `architecture` leaves out those of others. DataError without such a folder.
+KernelReport examine_triton_cache(const std::filesystem::path& folder,
+                                  const KernelOptions& options = {});
 
 KernelReport examine_cubin(const std::string& name, std::string_view cubin,
                            const KernelOptions& options = {});

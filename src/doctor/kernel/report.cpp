@@ -18,6 +18,12 @@ std::string shown(const std::optional<std::uint64_t>& value) {
   return value ? std::to_string(*value) : "?";
 }
 
+/// "add (JGTOSOVW)": a cache has many of a name.
+std::string shown_name(const KernelInfo& kernel) {
+  const std::string name = demangled(kernel.name);
+  return kernel.entry.empty() ? name : fmt::format("{} ({})", name, kernel.entry.substr(0, 8));
+}
+
 std::string spills_of(const KernelInfo& kernel) {
   if (!kernel.spill_store_bytes) return "?";
   return fmt::format("{}/{}", *kernel.spill_store_bytes, kernel.spill_load_bytes.value_or(0));
@@ -52,7 +58,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
 
 std::string details_of(const KernelInfo& kernel) {
   std::string text;
-  const std::string name = demangled(kernel.name);
+  const std::string name = shown_name(kernel);
   if (kernel.spills())
     text += fmt::format("{}: {} bytes are spilled to memory and {} loaded again\n", name,
                         *kernel.spill_store_bytes, kernel.spill_load_bytes.value_or(0));
@@ -98,6 +104,7 @@ Json kernel_json(const KernelInfo& kernel) {
             {"max_threads", kernel.max_threads},
             {"code_bytes", kernel.code_bytes},
             {"occupancy", occupancy}};
+  if (!kernel.entry.empty()) json["entry"] = kernel.entry;
   if (kernel.has_text) {
     json["declared_registers"] = kernel.declared_registers;
     json["local_bytes"] = kernel.local_bytes;
@@ -177,7 +184,7 @@ std::string kernel_report_text(const KernelReport& report) {
     std::vector<std::vector<std::string>> rows = {{"kernel", "arch", "registers", "spills st/ld",
                                                    "stack", "shared", "barriers", "occupancy"}};
     for (const KernelInfo& kernel : report.kernels)
-      rows.push_back({demangled(kernel.name), kernel.architecture,
+      rows.push_back({shown_name(kernel), kernel.architecture,
                       kernel.registers ? shown(kernel.registers)
                                        : fmt::format("{} declared", kernel.declared_registers),
                       spills_of(kernel), shown(kernel.stack_bytes),

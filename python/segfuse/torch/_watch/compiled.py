@@ -28,7 +28,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ... import _native
 from ..._errors import DeviceError
 from .judge import Judge, Record, Result
-from .operation import READS_VALUES, UNSCALES, has_numbers, operation_of
+from .operation import READS_VALUES, UNSCALES, has_numbers, is_collective, operation_of
 from .place import NOWHERE, Modules, Origin, Place, kind_of, line_place
 
 _SOURCES = Path(__file__).with_name("recorder")
@@ -157,20 +157,42 @@ class Compiled:
             self._keep_bytes,
             _native.magnitudes_address(),
         )
-        self._modules.start(self._recorder.enter_module, self._recorder.leave_module)
+        enter, leave = self._recorder.enter_module, self._recorder.leave_module
+
+        def enter_module(module: Any, inputs: Any) -> None:
+            if not torch.compiler.is_compiling():  # it would be an error in what is compiled whole
+                enter(module, inputs)
+
+        def leave_module(module: Any, inputs: Any, output: Any) -> None:
+            if not torch.compiler.is_compiling():
+                leave(module, inputs, output)
+
+        self._modules.start(enter_module, leave_module)
         self._follow_captures()
+        self._let_through_higher_order()
 
     def stop(self) -> None:
         self._modules.stop()
         self._recorder.stop()
+        torch._ops.HigherOrderOperator.__call__ = self._higher_order  # type: ignore[method-assign]
         if self._capture is not None:
             graph = torch.cuda.CUDAGraph
             graph.capture_begin, graph.capture_end = self._capture
 
+    def _let_through_higher_order(self) -> None:
+        """They dispatch in Python, which does not know the recorder's key."""
+        call = self._higher_order = torch._ops.HigherOrderOperator.__call__
+
+        def quiet_call(this: Any, /, *args: Any, **kwargs: Any) -> Any:
+            with self.quiet():
+                return call(this, *args, **kwargs)
+
+        torch._ops.HigherOrderOperator.__call__ = quiet_call  # type: ignore[method-assign]
+
     def _follow_captures(self) -> None:
         """What is captured in a CUDA graph does not run, and cannot be looked at."""
         graph = getattr(torch.cuda, "CUDAGraph", None)
-        if graph is None or not torch.cuda.is_available():
+        if graph is None or torch.cuda.device_count() == 0:
             return
         begin, end = graph.capture_begin, graph.capture_end
         self._capture = (begin, end)
@@ -196,7 +218,8 @@ class Compiled:
             self._judge.scaler_seen = True
         adds = operation.name.endswith("_") and not operation.random
         return (
-            operation.is_view, operation.leaves_unwritten, operation.name in READS_VALUES,
+            operation.is_view or is_collective(operation),  # its results come later
+            operation.leaves_unwritten, operation.name in READS_VALUES,
             operation.house == "cast", adds and operation.name not in ("copy_", "fill_", "zero_"),
             operation.makes_numbers, [i for i, _ in operation.written],
         )  # fmt: skip

@@ -17,13 +17,16 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ... import _native
+from .dispatch import Dispatch
 from .operation import (
     Operation,
     arguments_of,
     describe,
+    has_arrived,
+    is_capturing,
+    is_only_written,
     operation_of,
     storage_key,
     tensors_in,
@@ -57,7 +60,7 @@ def _hashable(tensor: Tensor) -> bool:
     return tensor.device.type != "meta" and not tensor.is_quantized
 
 
-class Determinism(TorchDispatchMode):
+class Determinism(Dispatch):
     """Writes the trace of a first run, or compares with one."""
 
     def __init__(self, trace: TextIO | None, first: Iterator[str] | None) -> None:
@@ -93,7 +96,7 @@ class Determinism(TorchDispatchMode):
         kwargs = kwargs or {}
         operation = operation_of(func)
         inside = getattr(self._inside, "on", False) or os.getpid() != self._pid
-        if inside or operation.is_view or self.finding is not None:
+        if inside or operation.is_view or self.finding is not None or is_capturing():
             return func(*args, **kwargs)
         if operation.leaves_unwritten:
             result = func(*args, **kwargs)
@@ -129,7 +132,7 @@ class Determinism(TorchDispatchMode):
                 unwritten = storage_key(tensor) in self._unwritten
                 # What is overwritten is no operand, unless the operation adds to it.
                 blank = operation.name in ("copy_", "fill_", "zero_") or operation.random
-                if id(tensor) in overwritten and (blank or name == "out"):
+                if id(tensor) in overwritten and (blank or is_only_written(operation, name)):
                     continue
                 if _hashable(tensor):
                     label = f"{label} {describe(tensor)}"
@@ -140,7 +143,8 @@ class Determinism(TorchDispatchMode):
         self, operation, args, kwargs, result, operands: list[list[Any]], place: Place
     ) -> None:
         results = list(written_of(operation, args, kwargs)) or list(tensors_in(result))
-        results = [tensor for tensor in results if _hashable(tensor)]
+        arrived = has_arrived(operation, result)
+        results = [tensor for tensor in results if arrived and _hashable(tensor)]
         for tensor in results:
             self._unwritten.pop(storage_key(tensor), None)
         node = torch._C._current_autograd_node()

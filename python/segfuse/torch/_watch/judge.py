@@ -29,7 +29,7 @@ from .finding import (
     summary_of,
 )
 from .lane import magnitudes_at_once
-from .operation import Operation, describe, has_numbers, storage_key
+from .operation import Operation, describe, has_numbers, is_there, storage_key
 from .place import Origin, Place
 from .statistics import Statistics
 
@@ -95,8 +95,9 @@ class Judge:
     def _judge(self, record: Record, index: int, nan: bool) -> None:
         result = record.results[index]
         tensor = result.tensor
-        if tensor is not None and version_of(tensor) != result.version:
-            tensor = None
+        if tensor is not None:
+            if version_of(tensor) != result.version or not is_there(tensor):
+                tensor = None
         operands = self._readable(record)
         bad = self._bad_operands(record, operands)
         made, element = not any(b == NAN or not nan for _, b, _ in bad), None
@@ -127,7 +128,7 @@ class Judge:
         kept = []
         for name, value in record.operands:
             if isinstance(value, Tensor):
-                if version_of(value) != next(versions):
+                if version_of(value) != next(versions) or not is_there(value):
                     continue
             kept.append((name, value))
         return kept
@@ -214,10 +215,12 @@ class Judge:
         mark = self.marks.get(result.key)
         suspect = mark[1] if mark is not None else None
         if record.arrival == "cast":
+            if not nan:  # the least or largest integer, as for positions far away: no surprise
+                return
             if mark is None or suspect is None:
                 suspect = Finding(
                     CAST, record.operation.name, record.operation.name, record.number, record.step,
-                    record.phase, record.place, record.module, found="nan" if nan else "inf",
+                    record.phase, record.place, record.module, found="nan",
                     cause=_native.fault_cause(CAST, "cast"),
                 )  # fmt: skip
                 self.suspects.append(suspect)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .dispatch import Dispatch
 from .judge import Judge, Record, Result, version_of, weak_of
 from .lane import Lanes, Slot, magnitudes_at_once
 from .operation import (
@@ -28,7 +28,9 @@ from .operation import (
     Operation,
     arguments_of,
     covers_storage,
+    has_arrived,
     has_numbers,
+    is_only_written,
     operation_of,
     storage_key,
     tensors_in,
@@ -49,7 +51,7 @@ class _Queued:
     guard: Slot | None = None
 
 
-class Mode(TorchDispatchMode):
+class Mode(Dispatch):
     """Gives the judge a record for each operation."""
 
     def __init__(self, judge: Judge, modules: Modules, keep_bytes: int) -> None:
@@ -123,6 +125,8 @@ class Mode(TorchDispatchMode):
                 for key in [k for k, v in self._unwritten.items() if v[0].expired()]:
                     del self._unwritten[key]
             return
+        if not has_arrived(operation, result):
+            return
         results = list(written_of(operation, args, kwargs)) if operation.written else []
         for tensor in tensors_in(result):
             if all(tensor is not other for other in results):
@@ -169,7 +173,7 @@ class Mode(TorchDispatchMode):
         operation = record.operation
         overwritten = {id(tensor) for tensor in written_of(operation, args, kwargs)}
         for name, value in arguments_of(operation, args, kwargs):
-            if name == "out":
+            if is_only_written(operation, name):
                 continue
             if isinstance(value, float) and not math.isfinite(value):
                 record.given_infinity = True

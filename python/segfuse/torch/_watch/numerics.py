@@ -30,7 +30,7 @@ from .statistics import Statistics
 
 def wants_compiled() -> bool:
     """On the CPU operations take long beside a dispatch mode, and compiling takes half a minute."""
-    return torch.cuda.is_available()
+    return torch.cuda.device_count() > 0  # is_available() would forbid CUDA to forked processes
 
 
 class Numerics:

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Within vmap() and its like: what it wraps dispatches again.
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+
 PLAIN = (Tensor, torch.nn.Parameter)
 """What holds numbers itself: other kinds of tensors dispatch again to such."""
 
@@ -88,12 +91,19 @@ _known: dict[Any, Operation] = {}
 def operation_of(func: Any) -> Operation:
     known = _known.get(func)
     if known is None:
-        schema = func._schema
+        schema = getattr(func, "_schema", None)
+        if schema is None:  # of a higher order: it gets functions, and is seen as a whole
+            known = _known[func] = Operation(
+                name=func.name(), house=func.name(), makes_numbers=True, leaves_unwritten=False,
+                is_view=False, written=(), names=(), pointwise=False, random=False,
+            )  # fmt: skip
+            return known
         space, _, name = schema.name.partition("::")
         written = tuple(
             (i, argument.name)
             for i, argument in enumerate(schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
+            if (argument.alias_info is not None and argument.alias_info.is_write)
+            or (space == "c10d" and i == 0 and name != "send")  # their schemas do not say it
         )
         aliases = any(
             result.alias_info is not None and not result.alias_info.is_write
@@ -117,12 +127,35 @@ def operation_of(func: Any) -> Operation:
     return known
 
 
+def is_collective(operation: Operation) -> bool:
+    """It runs on a stream of its own, or may."""
+    return operation.name.startswith(("c10d.", "_c10d_functional"))
+
+
+def has_arrived(operation: Operation, result: Any) -> bool:
+    """Whether results can be read: those of a collective when it has been waited for, here."""
+    if not is_collective(operation) or operation.name.endswith("wait_tensor"):
+        return True
+    if operation.name.startswith("_c10d_functional"):
+        return False
+    work = result[-1] if isinstance(result, (list, tuple)) else result
+    try:
+        return torch.distributed.Work.unbox(work).wait()  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):  # the program will hear of the error at its own wait
+        return False
+
+
+def is_only_written(operation: Operation, name: str) -> bool:
+    """Whether the content of that argument before does not matter."""
+    return name == "out" or (name.startswith("output") and is_collective(operation))
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """Plain tensors with memory in an argument or a result; of a distributed one, what is here."""
     if isinstance(value, Tensor):
         if type(value) not in PLAIN:
             value = getattr(value, "_local_tensor", None)
-        if type(value) in PLAIN and value.layout is torch.strided:
+        if type(value) in PLAIN and value.layout is torch.strided and not _is_wrapped(value):
             yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
@@ -166,6 +199,25 @@ def describe(tensor: Tensor) -> str:
 
 def storage_key(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
+
+
+def is_capturing() -> bool:
+    """What is enqueued now becomes a part of a CUDA graph, and does not run."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def extent_of(tensor: Tensor) -> int:
+    """Bytes from the first element to the end of the last."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def is_there(tensor: Tensor) -> bool:
+    """Whether its memory is: a storage may be cut without an operation, as FSDP does."""
+    first = tensor.storage_offset() * tensor.element_size()
+    return first + extent_of(tensor) <= tensor.untyped_storage().nbytes()
 
 
 def covers_storage(tensor: Tensor) -> bool:

@@ -213,6 +213,17 @@ void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
   }
   const Facts& facts = facts_of(s, op);
   if (facts.view) {
+    if (!facts.written.empty()) {  // a collective: what it writes arrives later
+      const size_t count = op.schema().arguments().size();
+      std::vector<Tensor> written;
+      for (const size_t i : facts.written) {
+        const c10::IValue& argument = *(stack->end() - std::ptrdiff_t(count - i));
+        each_tensor(argument, [&](const Tensor& t, int) { written.push_back(t); });
+      }
+      const std::lock_guard lock(s.mutex);
+      before_write(s, written);
+      for (const auto& tensor : written) s.written.erase(key_of(tensor));
+    }
     const c10::impl::ExcludeDispatchKeyGuard inside(KEY);
     op.redispatchBoxed(after, stack);
     return;

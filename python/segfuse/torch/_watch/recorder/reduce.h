@@ -66,11 +66,19 @@ inline void reduce_at_once(State& s) {
   s.pending.erase(s.pending.begin(), rest);
 }
 
+// Whether its memory is still there: a storage may be cut without an operation, as FSDP does.
+inline bool is_there(const Tensor& tensor) {
+  int64_t last = tensor.storage_offset();
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return size_t(last + 1) * tensor.element_size() <= tensor.storage().nbytes();
+}
+
 // Reductions of many tensors: their largest magnitudes, NaN where there is one.
 inline void reduce(State& s) {
   if (s.pending.empty()) return;
   const Below below;
   const OnStream on(s.stream);
+  std::erase_if(s.pending, [](const Pending& pending) { return !is_there(pending.tensor); });
   for (auto& pending : s.pending) pending.tensor = reducible(pending.tensor);
   reduce_at_once(s);
   std::map<std::tuple<int, int, bool>, std::vector<size_t>> groups;
