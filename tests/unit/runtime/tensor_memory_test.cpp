@@ -200,19 +200,25 @@ TEST(TensorMemory, TrimGivesBackWhatNothingUses) {
   library.open.heap().verify();
 }
 
+struct Robson {
+  std::size_t held = 0;  ///< most that was held
+  std::size_t live = 0;  ///< most that was live
+};
+
 /// Robson's sequence: blocks fill some memory; again and again every second one is freed, and
-/// blocks of twice the size are requested. The most that is held, over what is live.
-double robson(const std::shared_ptr<sim::Schedule>& schedule, std::size_t granule,
-              std::size_t total, std::size_t smallest, std::size_t largest) {
+/// blocks of twice the size are requested, until there is room for two of them.
+Robson robson(const std::shared_ptr<sim::Schedule>& schedule, std::size_t granule,
+              std::size_t total, std::size_t smallest, std::size_t streams = 1) {
   Library library(schedule, false, granule, 4 * total);
+  const std::array<StreamHandle, 2> handles = {library.first, library.second};
   std::vector<std::byte*> live;
-  double worst = 0;
-  for (std::size_t size = smallest; size <= largest; size *= 2) {
+  Robson most;
+  std::size_t made = 0;
+  for (std::size_t size = smallest; 2 * size <= total; size *= 2) {
     while (library.open.heap().statistics().live_bytes + size <= total)
-      live.push_back(library.memory.allocate(size, library.first));
+      live.push_back(library.memory.allocate(size, handles[made++ / 3 % streams]));
     const HeapStatistics now = library.open.heap().statistics();
-    worst = std::max(
-        worst, static_cast<double>(now.peak_mapped_bytes) / static_cast<double>(now.live_bytes));
+    most = {now.peak_mapped_bytes, std::max(most.live, now.live_bytes)};
     std::vector<std::byte*> rest;
     for (std::size_t i = 0; i < live.size(); ++i)
       if (i % 2 == 0)
@@ -223,21 +229,49 @@ double robson(const std::shared_ptr<sim::Schedule>& schedule, std::size_t granul
   }
   library.open.heap().verify();
   for (std::byte* const at : live) library.memory.release(at);
-  return worst;
+  return most;
 }
 
+/// `halves` halves of what is live may be held beyond it; or what the heap holds before it maps
+/// idle memory elsewhere.
+std::size_t bound(const Robson& most, std::size_t halves, std::size_t granule) {
+  return std::max(most.live + most.live * halves / 2 + granule,
+                  most.live + most.live / 4 + (std::size_t{8} << 20));
+}
+
+constexpr std::size_t kKiB = 1024;
+constexpr std::size_t kMiB = 1024 * kKiB;
+
 TEST(TensorMemory, IdleMemoryIsMappedElsewhereBeforeTheHeapGrows) {
-  EXPECT_LE(robson(sim::eager(), 4096, std::size_t{48} << 20, std::size_t{256} << 10,
-                   std::size_t{4} << 20),
-            1.5);
+  const Robson most = robson(sim::eager(), 4 * kKiB, 48 * kMiB, 256 * kKiB);
+  EXPECT_LE(most.held, bound(most, 1, 4 * kKiB));
 }
 
 /// As on a GPU: half of the smallest blocks' granule stays in use, and an event that is recorded on
 /// an idle stream is not over at once.
 TEST(TensorMemory, IdleMemoryIsMappedElsewhereInGranulesOfTwoMiB) {
-  EXPECT_LE(robson(sim::lazy(), std::size_t{2} << 20, std::size_t{128} << 20, std::size_t{1} << 20,
-                   std::size_t{16} << 20),
-            1.5);
+  const Robson most = robson(sim::lazy(), 2 * kMiB, 128 * kMiB, kMiB);
+  EXPECT_LE(2 * most.held, 3 * most.live);
+}
+
+/// A granule of which a byte is live stays where it is, so each doubling below the granule costs
+/// half of what is live; none above it does.
+TEST(TensorMemory, RobsonsSequenceCostsNothingAboveAGranule) {
+  for (const std::size_t total : {16 * kMiB, 64 * kMiB})
+    for (const std::size_t kib : {64, 128, 256, 512, 640, 768, 1024, 1536, 1792, 2048, 2560, 3072,
+                                  4096, 5120, 8192}) {
+      std::size_t halves = 1;
+      for (std::size_t size = 2 * kib; size < 2048; size *= 2) ++halves;
+      const Robson most = robson(sim::eager(), 2 * kMiB, total, kib * kKiB);
+      EXPECT_LE(most.held, bound(most, halves, 2 * kMiB)) << total << " bytes from " << kib << " KiB";
+    }
+}
+
+TEST(TensorMemory, RobsonsSequenceOnTwoStreamsHoldsNoMore) {
+  for (const std::size_t kib : {1024, 2048, 3072}) {
+    const Robson most = robson(sim::eager(), 2 * kMiB, 96 * kMiB, kib * kKiB, 2);
+    EXPECT_LE(most.held, bound(most, 1, 2 * kMiB)) << "from " << kib << " KiB";
+  }
 }
 
 /// A stream with work is not idle: its memory stays where it is.
