@@ -31,13 +31,14 @@ void expect(const std::string& found, const std::string& expected) {
 }
 
 // As RMM's containers ask.
-using Used = rmm::device_async_resource_ref;
+template <class Used>
 void* allocate(Used& used, std::size_t bytes, cudaStream_t stream) {
   if constexpr (requires { used.allocate_async(bytes, 256, cuda::stream_ref{stream}); })
     return used.allocate_async(bytes, 256, cuda::stream_ref{stream});
   else
     return used.allocate(cuda::stream_ref{stream}, bytes, 256);
 }
+template <class Used>
 void deallocate(Used& used, void* address, std::size_t bytes, cudaStream_t stream) {
   if constexpr (requires { used.deallocate_async(address, bytes, cuda::stream_ref{stream}); })
     used.deallocate_async(address, bytes, 256, cuda::stream_ref{stream});
@@ -45,9 +46,10 @@ void deallocate(Used& used, void* address, std::size_t bytes, cudaStream_t strea
     used.deallocate(cuda::stream_ref{stream}, address, bytes, 256);
 }
 
+template <class Used>
 std::string refusal(Used& used, cudaStream_t stream) {
   try {
-    allocate(used, 8, stream);
+    allocate(used, 256, stream);
   } catch (const rmm::out_of_memory& error) {
     return std::string("out of memory, ") + error.what();
   } catch (const rmm::bad_alloc& error) {
@@ -56,7 +58,8 @@ std::string refusal(Used& used, cudaStream_t stream) {
   return "nothing was refused";
 }
 
-void install(segfuse::RmmResource& resource) {
+template <class Resource>
+void install(Resource& resource) {
   const rmm::cuda_device_id device{resource.device()};
   if constexpr (requires { resource.is_equal(resource); })
     rmm::mr::set_per_device_resource(device, &resource);
@@ -85,9 +88,9 @@ void record_stream(const void* address, void* stream) {
 int main() {
   segfuse::RmmResource resource(1);
   const auto stream = reinterpret_cast<cudaStream_t>(7);
-  Used used{resource};
-  deallocate(used, allocate(used, 100, stream), 100, stream);
-  expect(calls, "allocate 1 100 7; use 0 1 7; release 1 1 0; ");
+  rmm::device_async_resource_ref used{resource};
+  deallocate(used, allocate(used, 512, stream), 512, stream);
+  expect(calls, "allocate 1 512 7; use 0 1 7; release 1 1 0; ");
 
   failure = "CUDA out of memory. 3 GiB are held";
   expect(refusal(used, stream), "out of memory, ");
@@ -99,7 +102,7 @@ int main() {
     expect(refusal(used, stream), failure);
   // A free never throws.
   calls.clear();
-  deallocate(used, storage, 100, stream);
+  deallocate(used, storage, 512, stream);
   expect(calls, "use 0 1 7; release 1 1 0; ");
   failure.clear();
   if (refusal(used, cudaStreamPerThread).find("per-thread default stream") == std::string::npos)
@@ -109,8 +112,8 @@ int main() {
     expect("unequal", "equal for one device");
   install(resource);
   calls.clear();
-  allocate(used, 3, stream);
-  expect(calls, "allocate 1 3 7; ");
+  allocate(used, 256, stream);
+  expect(calls, "allocate 1 256 7; ");
   std::printf("%d wrong\n", wrong);
   return wrong != 0 ? 1 : 0;
 }
