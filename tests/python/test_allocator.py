@@ -132,8 +132,10 @@ import torch
 from segfuse import _native
 from segfuse.torch import allocator
 allocator._refuse_pools()
+general = getattr(torch.accelerator, "Graph", torch.cuda.graph)
 for begin in (torch.cuda.graph.__enter__, torch.cuda.CUDAGraph.capture_begin,
-              torch.cuda.MemPool.__init__):
+              torch.cuda.MemPool.__init__, general.__enter__,
+              getattr(general, "capture_begin", general.__enter__)):
     try:
         begin(object(), pool=None)
     except RuntimeError as error:
@@ -144,7 +146,7 @@ print(_native.memory_no_pools().count(". "), chr(10) in _native.memory_no_pools(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "DeviceError True\n" * 3 + "0 False\n"
+    assert run.stdout == "DeviceError True\n" * 5 + "0 False\n"
 
 
 CATCHER = r"""

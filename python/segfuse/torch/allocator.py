@@ -120,11 +120,14 @@ def _after(owner: Any, name: str, tell: Callable[..., None]) -> None:
 def _refuse_pools() -> None:
     """The allocator's own hook would refuse a graph too late: PyTorch has entered its stream by
     then and prepared its random numbers for it, and none could be drawn afterwards."""
-    for owner, name in (
+    beginnings = [
         (torch.cuda.graph, "__enter__"),
         (torch.cuda.CUDAGraph, "capture_begin"),
         (torch.cuda.MemPool, "__init__"),
-    ):
+    ]
+    if hasattr(torch.accelerator, "Graph"):  # later than PyTorch 2.11
+        beginnings += [(torch.accelerator.Graph, name) for name in ("__enter__", "capture_begin")]
+    for owner, name in beginnings:
         setattr(owner, name, _refused)
 
 
