@@ -29,9 +29,10 @@ constexpr std::size_t kRoom = 2048;  ///< a c10::Error has less than 400 bytes
 constexpr const char* kConstructor =
     "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
 constexpr const char* kType = "_ZTIN3c1016OutOfMemoryErrorE";
-/// A library exports the type only if it throws or catches it; which of them do differs between
-/// builds of PyTorch. Types are compared by name, so any copy will do.
-constexpr std::array kLibraries = {"libc10.so", "libc10_cuda.so", "libtorch_python.so"};
+/// A library has the type only if it throws or catches it: libc10 lacks it in builds for CUDA.
+/// libtorch_python turns it into the exception of Python. Types are compared by name, so any copy
+/// will do.
+constexpr std::array kLibraries = {"libtorch_python.so", "libc10_cuda.so", "libc10.so"};
 
 /// The symbol in a library that the process has loaded, or null.
 void* loaded(const char* library, const char* symbol) {
@@ -51,7 +52,7 @@ void destroy(void* error) { static_cast<std::exception*>(error)->~exception(); }
 }  // namespace
 
 void segfuse_torch_out_of_memory(const char* message) {
-  const auto construct = reinterpret_cast<Construct>(loaded(kLibraries[0], kConstructor));
+  const auto construct = reinterpret_cast<Construct>(loaded(kLibraries.back(), kConstructor));
   std::type_info* const type = out_of_memory_type();
   if (construct == nullptr || type == nullptr) return;
   void* const error = abi::__cxa_allocate_exception(kRoom);
