@@ -3,7 +3,7 @@
 usage: torch_memory.py ALLOCATOR PART...
 
 ALLOCATOR: default, record (default, with record_stream), expandable, async or segfuse.
-PART: story[:RUNS[:SECONDS]], pair, robson, streams, transformer, convolutions.
+PART: story[:RUNS[:SECONDS]], pair, robson[:KIB], streams, transformer, convolutions.
 """
 
 import gc
@@ -102,17 +102,18 @@ def pair():
     return found
 
 
-def robson():
+def robson(kib=1024):
     """Blocks fill 512 MiB; again and again every second one is freed and twice the size wanted."""
-    size, total, live = MIB, 512 * MIB, []
-    worst = 0.0
-    while size <= 64 * MIB:
-        while sum(map(torch.numel, live)) + size <= total:
+    size, total, live, used, most = kib << 10, 512 * MIB, [], 0, 0
+    for _ in range(7):
+        while used + size <= total:
             live.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            used += size
         torch.cuda.synchronize()
-        worst = max(worst, memory()["held"] * MIB / sum(map(torch.numel, live)))
+        most = max(most, used)
         live, size = live[::2], 2 * size
-    return {"held over live": worst}
+        used = sum(map(torch.numel, live))
+    return {"smallest KiB": kib, "held over live": memory()["held"] * MIB / most}
 
 
 def steps(step, count=30):

@@ -11,7 +11,8 @@ function(segfuse_library target name)
   add_library(${target} SHARED ${objects})
   add_library(segfuse::${name} ALIAS ${target})
   target_compile_features(${target} PUBLIC cxx_std_20)
-  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
+                                              $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/packaging/rmm>)
   target_link_options(${target} PRIVATE -Wl,--version-script=${map} -Wl,--as-needed)
   set_target_properties(${target} PROPERTIES
     LINKER_LANGUAGE CXX EXPORT_NAME ${name} LINK_DEPENDS ${map} LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
@@ -32,7 +33,7 @@ endif()
 # Into lib, bin and include whatever the distribution calls them: the command looks for libraries in ../lib.
 include(CMakePackageConfigHelpers)
 install(TARGETS segfuse_library segfuse_doctor_library EXPORT segfuse DESTINATION lib)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/segfuse DESTINATION include)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/segfuse ${PROJECT_SOURCE_DIR}/packaging/rmm/segfuse DESTINATION include)
 install(EXPORT segfuse NAMESPACE segfuse:: FILE segfuseConfig.cmake DESTINATION lib/cmake/segfuse)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/segfuseConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/segfuseConfigVersion.cmake DESTINATION lib/cmake/segfuse)

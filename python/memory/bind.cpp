@@ -51,6 +51,7 @@ void bind_memory(nb::module_& m) {
   const nb::call_guard<nb::gil_scoped_release> waits;
   tensor_memory::on_out_of_memory(&segfuse_torch_out_of_memory);
   m.def("memory_callbacks", &callbacks);
+  m.def("memory_no_pools", [] { return kNoPools; });
   m.def("memory_out_of_memory", [] { return address(&segfuse_torch_out_of_memory); });
   m.def(
       "memory_enter",

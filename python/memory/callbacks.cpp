@@ -23,13 +23,15 @@ void segfuse_torch_memory_fraction(double part, int device) { memory::set_fracti
 
 namespace segfuse::python {
 
+const char* const kNoPools =
+    "segfuse.torch.allocator: a CUDA graph or a MemPool asks for a pool of its own, expected "
+    "neither, because a graph keeps addresses that are handed out again; do not enable the "
+    "allocator in a program that captures graphs or uses pools";
+
 void segfuse_torch_begin_pool(int /*device*/,
                               std::pair<unsigned long long, unsigned long long> /*pool*/,
                               std::function<bool(void*)> /*filter*/) {
-  throw UsageError(
-      "segfuse.torch.allocator: a CUDA graph or a MemPool asks for a pool of its own, expected "
-      "neither, because a graph keeps addresses that are handed out again; do not enable the "
-      "allocator in a program that captures graphs or uses pools");
+  throw UsageError(kNoPools);
 }
 
 }  // namespace segfuse::python

@@ -22,7 +22,10 @@ SEGFUSE_TORCH_CALLBACK void segfuse_torch_out_of_memory(const char* message);
 
 namespace segfuse::python {
 
-/// Refuses: a graph, or a pool of its own, is about to be begun.
+/// Why there are no graphs and no pools.
+extern const char* const kNoPools;
+/// Refuses: a graph, or a pool of its own, is about to be begun. PyTorch has prepared its random
+/// numbers for the graph by then, so Python refuses earlier where it can.
 void segfuse_torch_begin_pool(int device, std::pair<unsigned long long, unsigned long long> pool,
                               std::function<bool(void*)> filter);
 

@@ -4,6 +4,7 @@
 #include <cxxabi.h>
 #include <dlfcn.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -28,6 +29,22 @@ constexpr std::size_t kRoom = 2048;  ///< a c10::Error has less than 400 bytes
 constexpr const char* kConstructor =
     "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
 constexpr const char* kType = "_ZTIN3c1016OutOfMemoryErrorE";
+/// A library has the type only if it throws or catches it: libc10 lacks it in builds for CUDA.
+/// libtorch_python turns it into the exception of Python. Types are compared by name, so any copy
+/// will do.
+constexpr std::array kLibraries = {"libtorch_python.so", "libc10_cuda.so", "libc10.so"};
+
+/// The symbol in a library that the process has loaded, or null.
+void* loaded(const char* library, const char* symbol) {
+  void* const handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+  return handle == nullptr ? nullptr : dlsym(handle, symbol);
+}
+
+std::type_info* out_of_memory_type() {
+  for (const char* const library : kLibraries)
+    if (void* const type = loaded(library, kType)) return static_cast<std::type_info*>(type);
+  return nullptr;
+}
 
 /// std::exception is the first base of c10::Error, and its destructor is virtual.
 void destroy(void* error) { static_cast<std::exception*>(error)->~exception(); }
@@ -35,10 +52,8 @@ void destroy(void* error) { static_cast<std::exception*>(error)->~exception(); }
 }  // namespace
 
 void segfuse_torch_out_of_memory(const char* message) {
-  void* const library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return;
-  const auto construct = reinterpret_cast<Construct>(dlsym(library, kConstructor));
-  auto* const type = static_cast<std::type_info*>(dlsym(library, kType));
+  const auto construct = reinterpret_cast<Construct>(loaded(kLibraries.back(), kConstructor));
+  std::type_info* const type = out_of_memory_type();
   if (construct == nullptr || type == nullptr) return;
   void* const error = abi::__cxa_allocate_exception(kRoom);
   try {

@@ -126,6 +126,29 @@ print(seen)
          "all", "all", "all"])  # fmt: skip
 
 
+def test_graphs_and_pools_are_refused_before_pytorch_begins_them():
+    program = """
+import torch
+from segfuse import _native
+from segfuse.torch import allocator
+allocator._refuse_pools()
+general = getattr(torch.accelerator, "Graph", torch.cuda.graph)
+for begin in (torch.cuda.graph.__enter__, torch.cuda.CUDAGraph.capture_begin,
+              torch.cuda.MemPool.__init__, general.__enter__,
+              getattr(general, "capture_begin", general.__enter__)):
+    try:
+        begin(object(), pool=None)
+    except RuntimeError as error:
+        print(type(error).__name__, str(error) == _native.memory_no_pools())
+print(_native.memory_no_pools().count(". "), chr(10) in _native.memory_no_pools())
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "DeviceError True\n" * 5 + "0 False\n"
+
+
 CATCHER = r"""
 #include <torch/csrc/Exceptions.h>
 

@@ -149,6 +149,29 @@ def test_a_limit_holds():
     torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
 
 
+def test_a_program_that_runs_out_of_memory_tries_less():
+    held = allocator.statistics()["held"]
+    allocator.enable(limit=held + 96 * MIB)
+    size = 512 * MIB
+    while True:
+        try:
+            x = torch.empty(size, dtype=torch.uint8, device="cuda")
+            break
+        except torch.OutOfMemoryError:
+            size //= 2
+    assert x.numel() >= 32 * MIB
+
+
+def test_a_backward_pass_that_runs_out_of_memory_says_so():
+    x = torch.ones(8 * MIB, device="cuda", requires_grad=True)
+    loss = x.exp().sum()
+    allocator.trim()
+    allocator.enable(limit=allocator.statistics()["held"])
+    with pytest.raises(torch.OutOfMemoryError):
+        loss.backward()
+    allocator.enable(limit=None)
+
+
 def test_a_fraction_of_memory_is_a_limit():
     torch.cuda.set_per_process_memory_fraction(0.01)
     total = torch.cuda.get_device_properties(0).total_memory
@@ -156,12 +179,37 @@ def test_a_fraction_of_memory_is_a_limit():
         torch.empty(total // 50, dtype=torch.uint8, device="cuda")
 
 
-def test_graphs_and_pools_are_refused():
-    refused = pytest.raises(RuntimeError, match="a CUDA graph or a MemPool asks for a pool")
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    with torch.cuda.stream(side), refused:
-        graph.capture_begin()
-    torch.zeros(3, device="cuda").sum().item()
+def captured():
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.zeros(3, device="cuda")
+
+
+def begun():
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda.CUDAGraph().capture_begin()
+
+
+def begun_in_a_thread():
+    torch._C._cuda_beginAllocateCurrentThreadToPool(0, torch.cuda.graph_pool_handle())
+
+
+def made_of_a_module():
+    net = torch.nn.Linear(8, 8).cuda()
+    torch.cuda.make_graphed_callables(net, (torch.ones(4, 8, device="cuda"),))
+
+
+@pytest.mark.parametrize(
+    "begin", [captured, begun, begun_in_a_thread, made_of_a_module, torch.cuda.MemPool]
+)
+def test_graphs_and_pools_are_refused(begin):
+    stream = torch.cuda.current_stream()
+    with pytest.raises(RuntimeError, match="a CUDA graph or a MemPool asks for a pool"):
+        begin()
+    # Nothing has begun: the program goes on as before.
+    assert torch.cuda.current_stream() == stream
+    assert not torch.cuda.is_current_stream_capturing()
+    assert torch.randn(3, device="cuda").isfinite().all()
 
 
 def test_a_snapshot_can_be_read(tmp_path):

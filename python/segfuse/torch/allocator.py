@@ -49,6 +49,7 @@ def enable(*, limit: int | None = None) -> None:
         _check()
         _allocator = _install()
         _follow_streams()
+        _refuse_pools()
     _native.memory_limit(most)
 
 
@@ -114,6 +115,24 @@ def _after(owner: Any, name: str, tell: Callable[..., None]) -> None:
         return result
 
     setattr(owner, name, call)
+
+
+def _refuse_pools() -> None:
+    """The allocator's own hook would refuse a graph too late: PyTorch has entered its stream by
+    then and prepared its random numbers for it, and none could be drawn afterwards."""
+    beginnings = [
+        (torch.cuda.graph, "__enter__"),
+        (torch.cuda.CUDAGraph, "capture_begin"),
+        (torch.cuda.MemPool, "__init__"),
+    ]
+    if hasattr(torch.accelerator, "Graph"):  # later than PyTorch 2.11
+        beginnings += [(torch.accelerator.Graph, name) for name in ("__enter__", "capture_begin")]
+    for owner, name in beginnings:
+        setattr(owner, name, _refused)
+
+
+def _refused(*_: Any, **__: Any) -> None:
+    raise DeviceError(_native.memory_no_pools())
 
 
 def _device(device: Any) -> int:

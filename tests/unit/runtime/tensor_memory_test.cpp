@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "runtime/check/race_checker.h"
+#include "runtime/cuda/cuda_device.h"
 #include "runtime/tensors/tensor_memory.h"
 #include "support/sim/sim_device.h"
+#include "support/system/fake_cuda.h"
 
 namespace segfuse::runtime {
 namespace {
@@ -200,44 +202,91 @@ TEST(TensorMemory, TrimGivesBackWhatNothingUses) {
   library.open.heap().verify();
 }
 
+struct Robson {
+  std::size_t held = 0;  ///< most that was held
+  std::size_t live = 0;  ///< most that was live
+};
+
 /// Robson's sequence: blocks fill some memory; again and again every second one is freed, and
-/// blocks of twice the size are requested. The most that is held, over what is live.
-double robson(const std::shared_ptr<sim::Schedule>& schedule, std::size_t granule,
-              std::size_t total, std::size_t smallest, std::size_t largest) {
-  Library library(schedule, false, granule, 4 * total);
+/// blocks of twice the size are requested, until there is room for two of them.
+Robson robson(TensorMemory& memory, const std::vector<StreamHandle>& streams, std::size_t total,
+              std::size_t smallest) {
+  const Heap& heap = memory.device().heap();
   std::vector<std::byte*> live;
-  double worst = 0;
-  for (std::size_t size = smallest; size <= largest; size *= 2) {
-    while (library.open.heap().statistics().live_bytes + size <= total)
-      live.push_back(library.memory.allocate(size, library.first));
-    const HeapStatistics now = library.open.heap().statistics();
-    worst = std::max(
-        worst, static_cast<double>(now.peak_mapped_bytes) / static_cast<double>(now.live_bytes));
+  Robson most;
+  std::size_t made = 0;
+  for (std::size_t size = smallest; 2 * size <= total; size *= 2) {
+    for (std::size_t room = total - heap.statistics().live_bytes; room >= size; room -= size)
+      live.push_back(memory.allocate(size, streams[made++ / 3 % streams.size()]));
+    const HeapStatistics now = heap.statistics();
+    most = {now.peak_mapped_bytes, std::max(most.live, now.live_bytes)};
     std::vector<std::byte*> rest;
     for (std::size_t i = 0; i < live.size(); ++i)
       if (i % 2 == 0)
         rest.push_back(live[i]);
       else
-        library.memory.release(live[i]);
+        memory.release(live[i]);
     live = std::move(rest);
   }
-  library.open.heap().verify();
-  for (std::byte* const at : live) library.memory.release(at);
-  return worst;
+  heap.verify();
+  for (std::byte* const at : live) memory.release(at);
+  return most;
 }
 
+Robson robson(const std::shared_ptr<sim::Schedule>& schedule, std::size_t granule,
+              std::size_t total, std::size_t smallest, bool two_streams = false) {
+  Library library(schedule, false, granule, 4 * total);
+  std::vector<StreamHandle> streams = {library.first};
+  if (two_streams) streams.push_back(library.second);
+  return robson(library.memory, streams, total, smallest);
+}
+
+/// `halves` halves of what is live may be held beyond it; or what the heap holds before it maps
+/// idle memory elsewhere.
+std::size_t bound(const Robson& most, std::size_t halves, std::size_t granule) {
+  return std::max(most.live + most.live * halves / 2 + granule,
+                  most.live + most.live / 4 + (std::size_t{8} << 20));
+}
+
+constexpr std::size_t kKiB = 1024;
+constexpr std::size_t kMiB = 1024 * kKiB;
+
 TEST(TensorMemory, IdleMemoryIsMappedElsewhereBeforeTheHeapGrows) {
-  EXPECT_LE(robson(sim::eager(), 4096, std::size_t{48} << 20, std::size_t{256} << 10,
-                   std::size_t{4} << 20),
-            1.5);
+  const Robson most = robson(sim::eager(), 4 * kKiB, 48 * kMiB, 256 * kKiB);
+  EXPECT_LE(most.held, bound(most, 1, 4 * kKiB));
 }
 
 /// As on a GPU: half of the smallest blocks' granule stays in use, and an event that is recorded on
 /// an idle stream is not over at once.
 TEST(TensorMemory, IdleMemoryIsMappedElsewhereInGranulesOfTwoMiB) {
-  EXPECT_LE(robson(sim::lazy(), std::size_t{2} << 20, std::size_t{128} << 20, std::size_t{1} << 20,
-                   std::size_t{16} << 20),
-            1.5);
+  const Robson most = robson(sim::lazy(), 2 * kMiB, 128 * kMiB, kMiB);
+  EXPECT_LE(2 * most.held, 3 * most.live);
+}
+
+/// A granule of which a byte is live stays where it is, so each doubling below the granule costs
+/// half of what is live; none above it does. By the calls of CUDA's driver.
+TEST(TensorMemory, RobsonsSequenceCostsNothingAboveAGranule) {
+  for (const std::size_t total : {16 * kMiB, 64 * kMiB, 512 * kMiB})
+    for (const std::size_t kib :
+         {64, 128, 256, 512, 640, 768, 1024, 1536, 1792, 2048, 2560, 3072, 4096, 5120, 8192}) {
+      std::size_t halves = 1;
+      for (std::size_t size = 2 * kib; size < 2048; size *= 2) ++halves;
+      test::FakeCuda fake(4 * total);
+      OpenDevice open(open_cuda_device(fake.driver(), 0, {}), nullptr);
+      TensorMemory memory(open);
+      const Robson most = robson(memory, {open.device().create_stream()}, total, kib * kKiB);
+      EXPECT_LE(most.held, bound(most, halves, open.device().granule()))
+          << total << " bytes from " << kib << " KiB";
+      memory.trim();
+      EXPECT_EQ(fake.used(), 0U);
+    }
+}
+
+TEST(TensorMemory, RobsonsSequenceOnTwoStreamsHoldsNoMore) {
+  for (const std::size_t kib : {1024, 2048, 3072}) {
+    const Robson most = robson(sim::eager(), 2 * kMiB, 96 * kMiB, kib * kKiB, true);
+    EXPECT_LE(most.held, bound(most, 1, 2 * kMiB)) << "from " << kib << " KiB";
+  }
 }
 
 /// A stream with work is not idle: its memory stays where it is.
