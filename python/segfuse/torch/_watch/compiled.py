@@ -33,6 +33,9 @@ from .place import NOWHERE, Modules, Origin, Place, kind_of, line_place
 
 _SOURCES = Path(__file__).with_name("recorder")
 _ARRIVALS = ("", "a number that the program reads", "cast", "")
+NOWHERE, DEVICES, EVERYWHERE = range(3)
+BOUNDS = DEVICES
+"""Where results are not read that are finite by a bound (recorder/rules.h)."""
 _NO_NUMBERS = ("dtype", "layout", "device", "memory_format", "pin_memory", "out")
 
 
@@ -156,6 +159,7 @@ class Compiled:
             self.flush,
             self._keep_bytes,
             _native.magnitudes_address(),
+            BOUNDS if self._judge.statistics is None else NOWHERE,
         )
         self._modules.start(self._recorder.enter_module, self._recorder.leave_module)
         self._follow_captures()
