@@ -476,6 +476,11 @@ PYBIND11_MODULE(segfuse_recorder, module) {
     if (mode < s.bounds.mode) s.bounds.mode = Bounds::Mode(mode);
     s.bounds.forget_all();
   });
+  module.def("bounded_operators", &bounded_operators);
+  module.def("bound_of", [](const py::object& tensor) {
+    const Bound bound = state().bounds.of(THPVariable_Unpack(tensor.ptr()));
+    return std::pair(bound.value, bound.assumed);
+  });
   module.def("counts", [] {
     const Bounds& b = state().bounds;
     return std::tuple(b.proven, b.pending, b.read, b.read_bytes);

@@ -37,6 +37,9 @@ inline Bound bound_of(State& s, const Call& call, const Tensor& result, const Fr
 inline void forget_operands(State& s, const Call& call) {
   const bool reads_only = call.facts.rule != nullptr;
   if (s.bounds.mode == Bounds::NOWHERE || (reads_only && call.written.empty())) return;
+  for (const auto& tensor : call.written) {  // bits of other numbers, through a view
+    if (limit_of(tensor.scalar_type()) == 0) s.bounds.forget(tensor);
+  }
   const auto forget = [&](const IValue& value) {
     if (!value.isTensor() || !value.toTensor().defined()) return;
     if (!is_plain(value.toTensor())) {

@@ -1,9 +1,9 @@
 // Bounds of results out of bounds of operands: what an operation cannot exceed, whatever it reads.
 //
 // A rule returns a bound of the result's exact magnitudes, or UNKNOWN if the result has to be read.
-// It must hold for every finite operand within its bound, for every intermediate number that a
-// kernel may compute (|intermediate| <= 8e37), and on every device. Rounding of a few steps is added
-// by the caller; sums add theirs with `added`. An operation that can make a NaN or an infinity of
+// It must hold for every finite operand within its bound and on every device, and no number that a
+// kernel may compute on the way may be beyond 8e37. Rounding of a few steps is added by the caller;
+// sums add theirs with `added`. An operation that can make a NaN or an infinity of
 // small operands (division, roots, logarithms, norms) returns UNKNOWN.
 //
 // An operation that is not here may write what it reads: its operands are forgotten. An operator of
@@ -12,8 +12,10 @@
 #pragma once
 
 #include <recorder/seen.h>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace recorder {
 
@@ -78,7 +80,6 @@ inline double power(Seen& x) {
   if (!(n >= 1 && n <= 8 && n == std::floor(n))) return UNKNOWN;
   return std::pow(x.of(0), n);
 }
-inline double square(Seen& x) { return x.of(0) * x.of(0); }
 inline double exponential(Seen& x) { return 2 * std::exp(x.of(0)); }
 
 // Sums of K products.
@@ -159,10 +160,9 @@ inline double log_softmax_gradient(Seen& x) {
 inline double layer_norm(Seen& x) {
   const double a = x.of(0), eps = x.arguments[4].toDouble();
   if (!(eps >= 1e-12)) return UNKNOWN;
+  if (!(4 * a * a * double(x.tensor(0).numel()) <= 8e37)) return UNKNOWN;  // the sum of squares
   if (x.ret == 1) return 4 * a;
   if (x.ret == 2) return 2 / std::sqrt(eps);
-  const double n = double(x.tensor(0).numel());
-  if (!(4 * a * a * n <= 8e37)) return UNKNOWN;  // the sum of squares
   const double scale = x.within(2 / std::sqrt(eps) * x.of_or(2, 1));
   return x.within(4 * a / std::sqrt(eps)) < UNKNOWN ? 4 * a * scale + x.of(3) : UNKNOWN;
 }
@@ -208,8 +208,8 @@ inline double squared_error_gradient(Seen& x) {
 inline constexpr Row TABLE[] = {
   // numbers that are given
   {"zero zeros zeros_like new_zeros _foreach_zero", rules::none},
-  {"ones ones_like new_ones rand rand.generator bernoulli bernoulli.p bernoulli.float bernoulli.Tensor",
-   rules::one},
+  {"ones ones_like new_ones rand rand.generator bernoulli bernoulli.p bernoulli.float "
+   "bernoulli.Tensor", rules::one},
   {"full full_like fill.Scalar fill.Tensor", rules::second},
   {"new_full", [](Seen& x) { return x.of(2); }},
   {"scalar_tensor", rules::same},
@@ -217,16 +217,16 @@ inline constexpr Row TABLE[] = {
   {"clone _unsafe_view neg abs relu flip roll tril triu repeat expand_copy index.Tensor "
    "index_select gather embedding cat stack slice_backward select_backward masked_select amax amin "
    "max min max.dim min.dim topk sort sort.stable threshold_backward max_pool2d_with_indices "
-   "repeat_interleave.self_Tensor repeat_interleave.self_int _foreach_neg", rules::same},
+   "_foreach_neg", rules::same},
   {"_to_copy", rules::cast},
   {"copy", rules::copy},
   {"_foreach_copy", rules::copy_of_list},
   {"constant_pad_nd masked_fill.Scalar masked_fill.Tensor", rules::first_and_third},
   {"scatter.value scatter.src", rules::first_and_fourth},
-  {"where.self where.ScalarOther where.ScalarSelf where.Scalar", rules::last_two},
-  {"maximum minimum max.other min.other clamp_min clamp_min.Tensor clamp_max clamp_max.Tensor "
-   "_foreach_maximum.Scalar _foreach_maximum.List _foreach_clamp_min.Scalar _foreach_clamp_min.List "
-   "_foreach_clamp_max.Scalar _foreach_clamp_max.List", rules::larger},
+  {"where.self", rules::last_two},
+  {"maximum minimum clamp_min clamp_min.Tensor clamp_max clamp_max.Tensor "
+   "_foreach_maximum.Scalar _foreach_maximum.List _foreach_clamp_min.Scalar "
+   "_foreach_clamp_min.List _foreach_clamp_max.Scalar _foreach_clamp_max.List", rules::larger},
   {"clamp clamp.Tensor hardtanh", rules::any_of_three},
   {"index_put", rules::put},
   // arithmetic
@@ -241,7 +241,6 @@ inline constexpr Row TABLE[] = {
   {"lerp.Scalar _foreach_lerp.Scalar", rules::between},
   {"div.Tensor div.Scalar _foreach_div.Scalar _foreach_div.ScalarList", rules::quotient},
   {"pow.Tensor_Scalar", rules::power},
-  {"square", rules::square},
   {"exp", rules::exponential},
   // sums of products
   {"mm mm.dtype bmm bmm.dtype mv dot", rules::dot},
@@ -283,22 +282,32 @@ inline constexpr Row TABLE[] = {
    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward "
    "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward "
    "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
-   "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
-   "convolution_backward _local_scalar_dense", rules::read},
+   "_scaled_dot_product_flash_attention_for_cpu "
+   "_scaled_dot_product_flash_attention_for_cpu_backward "
+   "convolution_backward _local_scalar_dense eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor "
+   "lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor ge.Scalar isnan isinf isfinite "
+   "argmax argmin", rules::read},
 };
 // clang-format on
+
+// Operators that have a bound, in the spelling of the table.
+inline std::vector<std::string> bounded_operators() {
+  std::vector<std::string> names;
+  for (const Row& row : TABLE) {
+    if (row.rule == Rule(rules::read)) continue;
+    std::istringstream words(row.operators);
+    for (std::string word; words >> word;) names.push_back(word);
+  }
+  return names;
+}
 
 // Of "aten::mul_" and "Tensor"; null if there is none.
 inline Rule rule_of(std::string_view name, std::string_view overload) {
   static const auto* const rules = [] {
     auto* all = new std::unordered_map<std::string, Rule>;
     for (const Row& row : TABLE) {
-      std::string_view rest = row.operators;
-      while (!rest.empty()) {
-        const size_t end = std::min(rest.find(' '), rest.size());
-        all->emplace(rest.substr(0, end), row.rule);
-        rest.remove_prefix(std::min(end + 1, rest.size()));
-      }
+      std::istringstream words(row.operators);
+      for (std::string word; words >> word;) all->emplace(word, row.rule);
     }
     return all;
   }();
