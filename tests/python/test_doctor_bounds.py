@@ -339,3 +339,101 @@ def test_no_result_is_beyond_its_bound(watch, recorder, dtype):
 
 def recorder_guessed(recorder, result):
     return recorder.bound_of(result)[1]
+
+
+# --- what is not read ---
+
+
+def test_a_step_reads_little(watch, recorder):
+    net = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(6)])
+    for step in range(3):
+        before = recorder.counts()
+        net(torch.ones(4, 16)).square().mean().backward()
+        proven, pending, read, _ = (b - a for a, b in zip(before, recorder.counts(), strict=True))
+        for p in net.parameters():
+            p.grad = None
+        watch.looks.flush()
+        if step > 0:
+            assert proven >= 8 and read == 0, (proven, pending, read)
+
+
+def test_a_wrong_guess_hides_nothing(watch):
+    source = torch.full((64,), 1e30).numpy()
+    for _ in range(3):  # the second time nothing is guessed there
+        x = torch.from_numpy(source) * torch.from_numpy(source[:1] * 0 + 1).expand(64)
+        y = x * x  # 1e60, which a guess of x would exclude
+        print(y.sum().item())
+        watch.looks.flush()
+    assert watch.findings[0].operation == "mul", watch.judge.suspects
+
+
+def test_a_guess_that_holds_becomes_a_bound(watch, recorder):
+    x = torch.from_numpy(torch.full((64,), 3.0).numpy()).clone()
+    assert recorder.bound_of(x) == pytest.approx((65536, True))
+    y = x * 2
+    assert recorder.bound_of(y)[1]
+    watch.looks.flush()
+    assert recorder.bound_of(x) == pytest.approx((3, False))
+    assert recorder.bound_of(y) == pytest.approx((2 * 65536, False))
+
+
+def unknown(recorder, tensor):
+    return recorder.bound_of(tensor)[0] == float("inf")
+
+
+def test_what_may_have_been_written_is_unknown(watch, recorder):
+    x = torch.ones(8)
+    assert recorder.bound_of(x) == (1, False)
+    x[:4].fill_(7)  # a part
+    assert recorder.bound_of(x)[0] == 7
+    x[:4].fill_(1)
+    assert recorder.bound_of(x)[0] == 7
+    assert unknown(recorder, x.view(torch.int32).view(torch.float64))
+    x.view(torch.int32)[3] = 0x7F800000
+    assert unknown(recorder, x)
+    x.fill_(2)
+    assert recorder.bound_of(x)[0] == 2
+    torch.mul(x, 1e30, out=x)
+    assert recorder.bound_of(x)[1] or unknown(recorder, x)
+    y = torch.ones(4)
+    y.resize_(8)
+    assert unknown(recorder, y)
+    z = torch.ones(8)
+    torch.fft.fft(z)  # an operation without a rule
+    assert unknown(recorder, z)
+    part = torch.empty(8)
+    part[:4].zero_()
+    assert unknown(recorder, part)
+
+
+def test_operators_of_others_leave_nothing_known(watch, recorder):
+    library = torch.library.Library("segfuse_bounds_test", "DEF")
+    library.define("spoil(Tensor x) -> ()")  # writes, and does not say so
+    library.impl("spoil", lambda x: x.numpy().fill(float("nan")), "CPU")
+    x = torch.ones(8)
+    torch.ops.segfuse_bounds_test.spoil(x)
+    assert unknown(recorder, x)
+    (x * 2).sum().item()
+    watch.looks.flush()
+    assert watch.findings and watch.findings[0].operation == "input"
+
+
+def test_sparse_tensors_are_not_guessed(watch, recorder):
+    values = torch.ones(2)
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0, 1]]), values, (3,), check_invariants=False)
+    sparse.mul_(float("inf"))
+    assert unknown(recorder, values)
+
+
+def test_lists_that_share_memory(watch, recorder):
+    x = torch.ones(8)
+    torch._foreach_mul_([x, x], 3.0)
+    assert recorder.bound_of(x)[0] >= x.max().item() == 9
+
+
+def test_statistics_read_all(recorder, monkeypatch):
+    monkeypatch.setattr(numerics, "wants_compiled", lambda: True)
+    monkeypatch.setattr(compiled, "BOUNDS", compiled.EVERYWHERE)
+    with segfuse.torch.check_numerics(statistics=True):
+        torch.ones(8) * 2
+        assert recorder.counts()[:2] == (0, 0)

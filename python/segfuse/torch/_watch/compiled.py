@@ -254,8 +254,9 @@ class Compiled:
         tensors: list[Tensor],
         guard: Tensor | None = None,
         always: bool = False,
+        bounded: bool = False,
     ) -> None:
-        self._recorder.expect(len(self._texts), tensors, guard)
+        self._recorder.expect(len(self._texts), tensors, guard, bounded)
         self._texts.append((what, names))
 
     def flush(self) -> None:

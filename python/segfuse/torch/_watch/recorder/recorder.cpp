@@ -141,6 +141,7 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
   const bool casts = call.facts.cast && !any;
   if (!any && !casts && !call.facts.reads) return;
   ++s.operations;
+  const Bound bound = results.size() == 1 ? bound_of(s, call, results[0], from[0]) : Bound();
   Record& record = new_record(s);
   record.number = ++s.number;
   record.step = s.step;
@@ -151,6 +152,10 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
   if (node) {
     record.node = node_name(s, *node, of_python);
     record.sequence = int64_t(node->sequence_nr());
+  }
+  if (any && bound.known() && !bound.assumed) {
+    add_proven(s, record, results[0], !call.written.empty(), bound);
+    return;
   }
   remember_operands(s, record, call);
   if (casts || call.facts.reads) {
@@ -169,7 +174,8 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
     } else {
       const bool is_written = i < call.written.size();
       add_result(s, record, results[i], Role::result, is_written,
-                 bound_of(s, call, results[i], from[i]), call.facts.owned ? &site : nullptr,
+                 results.size() == 1 ? bound : bound_of(s, call, results[i], from[i]),
+                 call.facts.owned ? &site : nullptr,
                  is_written && from[i].item >= 0);
     }
   }
@@ -201,6 +207,16 @@ void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
   if (facts.view) {
     const c10::impl::ExcludeDispatchKeyGuard inside(KEY);
     op.redispatchBoxed(after, stack);
+    return;
+  }
+  if (facts.reads && is_finite_on_host(stack->back())) {
+    {
+      const c10::impl::ExcludeDispatchKeyGuard inside(KEY);
+      op.redispatchBoxed(after, stack);
+    }
+    const std::lock_guard lock(s.mutex);
+    ++s.operations;
+    ++s.number;
     return;
   }
   Call call{facts, -1, module_stack.empty() ? -1 : module_stack.back().second, {}, {}, {}, {}};
@@ -268,7 +284,9 @@ void stop() {
   c10::impl::tls_set_dispatch_key_included(KEY, false);
 }
 
-int expect(int arrival, const std::vector<py::object>& tensors, const py::object& guard) {
+// With `bounded`, what operations have left there need not be read again.
+int expect(int arrival, const std::vector<py::object>& tensors, const py::object& guard,
+           bool bounded) {
   State& s = state();
   const int place = place_here(s);
   const std::lock_guard lock(s.mutex);
@@ -299,7 +317,8 @@ int expect(int arrival, const std::vector<py::object>& tensors, const py::object
                                 0,
                                 found->second});
     } else {
-      add_result(s, record, tensor, Role::arrival, false, {}, &site);
+      const Bound bound = bounded ? s.bounds.of(tensor) : Bound();
+      add_result(s, record, tensor, Role::arrival, false, bound, &site);
       record.results.back().tensor = Tensor();
       record.results.back().covers = false;
       after_enqueue(s);
@@ -392,6 +411,7 @@ py::list arguments_of(const Record& record) {
   const auto& names = record.op->schema().arguments();
   for (size_t i = 0; i < record.arguments.size(); ++i) {
     const auto& value = record.arguments[i];
+    if (value.isTensor() && !value.toTensor().defined()) continue;  // an optional one
     const auto& standard = names[i].default_value();
     const bool given = !standard || !(value.type()->isSubtypeOf(*standard->type())) ||
                        (!value.isTensor() && !(value == *standard));

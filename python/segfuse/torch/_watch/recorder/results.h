@@ -56,6 +56,27 @@ inline void forget_operands(State& s, const Call& call) {
   }
 }
 
+// A number of the host that a program reads: there is nothing to be told of it.
+inline bool is_finite_on_host(const IValue& value) {
+  return value.isTensor() && is_one_on_host(value.toTensor()) &&
+         std::isfinite(number_in(value.toTensor()));
+}
+
+// Of such a result only its place in memory is needed, where marks end.
+inline void add_proven(State& s, Record& record, const Tensor& tensor, bool is_written,
+                       const Bound& bound) {
+  StorageImpl* const key = key_of(tensor);
+  const bool covers =
+      size_t(tensor.numel() * tensor.element_size()) >= tensor.storage().nbytes();
+  (tensor.is_cpu() ? s.cpu : s.cuda) = true;
+  ++s.bounds.proven;
+  s.bounds.set(tensor, covers, false, bound, -1);
+  if (!s.unwritten.empty()) s.unwritten.erase(key);
+  if (is_written) s.written[key] = -1;
+  record.results.push_back(
+      {Tensor(), weak_of(tensor), key, tensor.scalar_type(), {}, covers, 0, s.slots++});
+}
+
 // An operation's result, numbers that arrive where they matter, or an operand that is read.
 enum class Role { result, arrival, operand };
 
@@ -87,7 +108,7 @@ inline void add_result(State& s, Record& record, const Tensor& tensor, Role role
     if (!s.unwritten.empty()) s.unwritten.erase(key);
     if (is_written) s.written[key] = covers && read ? slot : -1;
     record.bytes += bytes;
-  } else if (role == Role::arrival) {
+  } else if (role == Role::arrival && read) {
     s.bounds.set_again(own, covers, bound, slot);
   }
   record.results.push_back({std::move(own),
