@@ -80,7 +80,9 @@ def cases():  # noqa: PLR0915
     case("sort", lambda x, y, z: aten.sort.default(x)[0])
     case("sort.stable", lambda x, y, z: torch.sort(x, stable=True)[0])
     case("threshold_backward", lambda x, y, z: aten.threshold_backward(x, y, 0))
-    case("max_pool2d_with_indices", lambda x, y, z: aten.max_pool2d_with_indices(x[None], [2, 2])[0])
+    case(
+        "max_pool2d_with_indices", lambda x, y, z: aten.max_pool2d_with_indices(x[None], [2, 2])[0]
+    )
     case("_foreach_neg", lambda x, y, z: torch._foreach_neg([x, y]))
     case("_to_copy", lambda x, y, z: x.to(torch.float64))
     case("_to_copy", lambda x, y, z: x.to(torch.float16))
@@ -210,7 +212,9 @@ def cases():  # noqa: PLR0915
             x, [4], y[0], z[0], e))  # fmt: skip
         case("native_layer_norm", lambda x, y, z, e=eps: torch.native_layer_norm(
             x, [4], None, None, e))  # fmt: skip
-        case("native_layer_norm_backward", lambda x, y, z, e=eps: layer_norm_gradient(x, y, z[0], e))
+        case(
+            "native_layer_norm_backward", lambda x, y, z, e=eps: layer_norm_gradient(x, y, z[0], e)
+        )
     # losses
     case("nll_loss_backward", lambda x, y, z: nll_gradient(x, y.log_softmax(1)))
     for reduction in (0, 1, 2):
@@ -383,16 +387,16 @@ def unknown(recorder, tensor):
 
 def test_what_may_have_been_written_is_unknown(watch, recorder):
     x = torch.ones(8)
-    assert recorder.bound_of(x) == (1, False)
+    assert recorder.bound_of(x) == pytest.approx((1, False))
     x[:4].fill_(7)  # a part
-    assert recorder.bound_of(x)[0] == 7
+    assert recorder.bound_of(x)[0] == pytest.approx(7)
     x[:4].fill_(1)
-    assert recorder.bound_of(x)[0] == 7
+    assert recorder.bound_of(x)[0] == pytest.approx(7)
     assert unknown(recorder, x.view(torch.int32).view(torch.float64))
     x.view(torch.int32)[3] = 0x7F800000
     assert unknown(recorder, x)
     x.fill_(2)
-    assert recorder.bound_of(x)[0] == 2
+    assert recorder.bound_of(x)[0] == pytest.approx(2)
     torch.mul(x, 1e30, out=x)
     assert recorder.bound_of(x)[1] or unknown(recorder, x)
     y = torch.ones(4)

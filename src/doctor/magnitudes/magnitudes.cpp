@@ -21,7 +21,7 @@ namespace {
 constexpr unsigned kMagnitudeThreads = 512;
 constexpr std::size_t kMagnitudeDevices = 64;
 constexpr std::uint32_t kNoGuess = 0xffffffff;  ///< larger than the bits of all numbers
-constexpr std::uint64_t kBytesOfThread = 128;  ///< so that small tensors get few blocks
+constexpr std::uint64_t kBytesOfThread = 128;   ///< so that small tensors get few blocks
 
 struct MagnitudeKernel {
   std::once_flag once;
@@ -69,8 +69,8 @@ void enqueue_magnitudes(int device, void* stream, std::span<const MagnitudeOf> t
     // Blocks that have nothing to do take time as well.
     const std::uint64_t blocks_at_most =
         broken.required ? std::max<std::uint64_t>(resident / count, 1) : resident;
-    const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(
-        (most + kBytesOfBlock - 1) / kBytesOfBlock, 1, blocks_at_most));
+    const auto blocks = static_cast<unsigned>(
+        std::clamp<std::uint64_t>((most + kBytesOfBlock - 1) / kBytesOfBlock, 1, blocks_at_most));
     with.loader->launch(runtime::legacy_if_null(stream), with.kernel,
                         {{blocks, static_cast<unsigned>(count)}, {kMagnitudeThreads}}, &arguments,
                         sizeof(arguments));

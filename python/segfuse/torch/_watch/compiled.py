@@ -8,6 +8,7 @@ that a dispatch mode would have seen, when an optimizer's step has been taken.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import math
@@ -150,8 +151,11 @@ class Compiled:
         self._step, self._phase = 1, "forward"
         self._handles: list[Any] = []
         self._capture: tuple[Any, Any] | None = None
+        self._triton: tuple[Any, Any] | None = None
+        self._watching = False
 
     def start(self) -> None:
+        self._watching = True
         self._recorder.start(
             self._facts,
             kind_of,
@@ -163,13 +167,17 @@ class Compiled:
         )
         self._modules.start(self._recorder.enter_module, self._recorder.leave_module)
         self._follow_captures()
+        self._follow_kernels()
 
     def stop(self) -> None:
+        self._watching = False
         self._modules.stop()
         self._recorder.stop()
         if self._capture is not None:
             graph = torch.cuda.CUDAGraph
             graph.capture_begin, graph.capture_end = self._capture
+        if self._triton is not None:
+            self._triton[0].run, self._triton = self._triton[1], None
 
     def _follow_captures(self) -> None:
         """What is captured in a CUDA graph does not run, and cannot be looked at."""
@@ -184,6 +192,7 @@ class Compiled:
             with self.quiet():
                 self.flush()
             pause(True)
+            self._recorder.bound(NOWHERE)  # a replay writes unseen
             return begin(this, *args, **kwargs)
 
         def capture_end(this: Any) -> Any:
@@ -193,6 +202,24 @@ class Compiled:
                 pause(False)
 
         graph.capture_begin, graph.capture_end = capture_begin, capture_end
+
+    def _follow_kernels(self) -> None:
+        """Kernels that are no operations of PyTorch write unseen: nothing is known after them."""
+        if "torch._inductor.runtime.triton_heuristics" in sys.modules:  # by torch.compile
+            self._recorder.bound(NOWHERE)
+        jit = sys.modules.get("triton.runtime.jit")
+        function = getattr(jit, "JITFunction", None)
+        if function is None or self._triton is not None:
+            return
+        run, forget = function.run, self._recorder.bound
+        self._triton = (function, run)
+
+        @functools.wraps(run)
+        def watched_run(*args: Any, **kwargs: Any) -> Any:
+            forget(EVERYWHERE)
+            return run(*args, **kwargs)
+
+        function.run = watched_run
 
     def _facts(self, name: str, overload: str) -> tuple[Any, ...]:
         operation = operation_of(_function((name, overload)))
@@ -267,6 +294,8 @@ class Compiled:
                 self._resolve(told)
             self._recorder.clear()
             self._texts.clear()
+        if self._watching:
+            self._follow_kernels()
 
     def _resolve(self, told: dict[str, Any]) -> None:
         magnitudes = [result[-1] for result in told["results"]]

@@ -62,13 +62,16 @@ inline double number_in(const Tensor& tensor) {
     case at::kBFloat16: return double(*static_cast<const at::BFloat16*>(data));
     case at::kFloat: return double(*static_cast<const float*>(data));
     case at::kDouble: return *static_cast<const double*>(data);
+    case at::kLong: return double(*static_cast<const int64_t*>(data));
+    case at::kInt: return double(*static_cast<const int32_t*>(data));
     default: return std::numeric_limits<double>::quiet_NaN();
   }
 }
 
 inline bool is_one_on_host(const Tensor& tensor) {
   return is_plain(tensor) && tensor.is_cpu() && !tensor.is_nested() && tensor.numel() == 1 &&
-         limit_of(tensor.scalar_type()) > 0;
+         (limit_of(tensor.scalar_type()) > 0 || tensor.scalar_type() == at::kLong ||
+          tensor.scalar_type() == at::kInt);
 }
 
 class Bounds {
@@ -98,7 +101,7 @@ class Bounds {
 
   // The operation wrote the tensor; `slot` will have its magnitude, if it is not negative.
   void set(const Tensor& tensor, bool covers, bool keeps_larger, Bound bound, int slot) {
-    if (mode == NOWHERE) return;
+    if (mode == NOWHERE || (mode == DEVICES && tensor.is_cpu())) return;
     StorageImpl* const key = key_of(tensor);
     const auto found = known_.find(key);
     const bool will_be_known = covers && slot >= 0;

@@ -175,8 +175,7 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
       const bool is_written = i < call.written.size();
       add_result(s, record, results[i], Role::result, is_written,
                  results.size() == 1 ? bound : bound_of(s, call, results[i], from[i]),
-                 call.facts.owned ? &site : nullptr,
-                 is_written && from[i].item >= 0);
+                 call.facts.owned ? &site : nullptr, is_written && from[i].item >= 0);
     }
   }
   keep_arguments(record, call);

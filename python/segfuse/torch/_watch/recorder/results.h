@@ -66,8 +66,7 @@ inline bool is_finite_on_host(const IValue& value) {
 inline void add_proven(State& s, Record& record, const Tensor& tensor, bool is_written,
                        const Bound& bound) {
   StorageImpl* const key = key_of(tensor);
-  const bool covers =
-      size_t(tensor.numel() * tensor.element_size()) >= tensor.storage().nbytes();
+  const bool covers = size_t(tensor.numel() * tensor.element_size()) >= tensor.storage().nbytes();
   (tensor.is_cpu() ? s.cpu : s.cuda) = true;
   ++s.bounds.proven;
   s.bounds.set(tensor, covers, false, bound, -1);
@@ -82,7 +81,7 @@ enum class Role { result, arrival, operand };
 
 // Without a site nothing is assumed of what is read.
 inline void add_result(State& s, Record& record, const Tensor& tensor, Role role, bool is_written,
-                Bound bound, const Site* site, bool keeps_larger = false) {
+                       Bound bound, const Site* site, bool keeps_larger = false) {
   Tensor own = detached(tensor);
   const int64_t bytes = own.numel() * own.element_size();
   const bool covers = size_t(bytes) >= own.storage().nbytes();

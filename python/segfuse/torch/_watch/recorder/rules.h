@@ -42,8 +42,8 @@ inline double any_of_three(Seen& x) { return std::max(x.of(0), last_two(x)); }
 // The memory of the host that a copy to a device reads can change before it does.
 inline double copied(Seen& x, size_t source) {
   const IValue& from = x.arguments[source];
-  const bool crosses = from.isTensor() && from.toTensor().defined() &&
-                       from.toTensor().device() != x.result.device();
+  const bool crosses =
+      from.isTensor() && from.toTensor().defined() && from.toTensor().device() != x.result.device();
   return crosses || from.isTensorList() ? UNKNOWN : x.of(source);
 }
 inline double cast(Seen& x) { return copied(x, 0); }
@@ -110,9 +110,7 @@ inline double mean(Seen& x) {
   const double n = x.terms(0);
   return n >= 1 ? x.added(n, x.of(0)) / n : UNKNOWN;
 }
-inline double running_sum(Seen& x) {
-  return x.added(x.size(0, x.arguments[1].toInt()), x.of(0));
-}
+inline double running_sum(Seen& x) { return x.added(x.size(0, x.arguments[1].toInt()), x.of(0)); }
 inline double rows_added(Seen& x) {  // of embedding: each index adds a row
   return x.added(double(x.tensor(1).numel()), x.of(0));
 }
@@ -198,9 +196,7 @@ inline double squared_error(Seen& x) {
   if (x.tensor(0).sizes() != x.tensor(1).sizes() || x.tensor(0).numel() == 0) return UNKNOWN;
   return x.added(double(x.tensor(0).numel()), d * d);
 }
-inline double squared_error_gradient(Seen& x) {
-  return 2 * x.of(0) * (x.of(1) + x.of(2));
-}
+inline double squared_error_gradient(Seen& x) { return 2 * x.of(0) * (x.of(1) + x.of(2)); }
 
 }  // namespace rules
 

@@ -10,10 +10,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/python_variable.h>
 #include <recorder/bounds.h>
 #include <recorder/rules.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/library.h>
 #include <algorithm>
 #include <atomic>
@@ -202,7 +202,7 @@ struct State {
   Queue pending, bounded;  // to be read, and to be read if a guess was wrong
   Bounds bounds;
   std::vector<Guess> guesses;
-  std::map<Site, float> guess_of;  // where the usual one was wrong; NaN: none holds
+  std::map<Site, float> guess_of;               // where the usual one was wrong; NaN: none holds
   std::vector<std::pair<int, double>> on_host;  // slots and their magnitudes
   Tensor broken;                                // on the device: not 0 if a guess was wrong
   bool broken_on_host = false;
