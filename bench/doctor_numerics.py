@@ -84,7 +84,7 @@ def watched(mode, device):
         yield lambda: ((0, 0, 0, 0), 0.0)
         return
     read_less = compiled.EVERYWHERE if device == "cpu" else compiled.DEVICES
-    compiled.BOUNDS = read_less if mode == "bounds" else compiled.NOWHERE
+    compiled.BOUNDS = read_less if mode == "bounds" else compiled.UNBOUNDED
     recorder, note = compiled.compiled_here()
     if recorder is None:
         raise SystemExit(note)

@@ -22,7 +22,7 @@ def lists(*xs):
     return [[x, x.t().contiguous().t()] for x in xs]
 
 
-def cases():  # noqa: PLR0915
+def cases():
     """By operator of the table: a function of tensors of 3 x 4, and what it gives."""
     c = {}
 
@@ -52,8 +52,8 @@ def cases():  # noqa: PLR0915
     case("new_full", lambda x, y, z: x.new_full((3,), 5.5))
     case("scalar_tensor", lambda x, y, z: torch.scalar_tensor(-5.5, dtype=x.dtype))
     # other places
-    for name in "clone neg abs relu".split():
-        case(name, lambda x, y, z, f=getattr(torch, name): f(x))
+    for name in ("clone", "neg", "abs", "relu"):
+        case(name, lambda x, y, z, n=name: getattr(torch, n)(x))
     case("_unsafe_view", lambda x, y, z: aten._unsafe_view(x.clone(), [12]))
     case("flip", lambda x, y, z: x.flip(0))
     case("roll", lambda x, y, z: x.roll(1, 0))
@@ -145,7 +145,7 @@ def cases():  # noqa: PLR0915
     case("_foreach_mul.ScalarList", lambda x, y, z: torch._foreach_mul([x, y], [3.0, 5.0]))
     case("_foreach_mul.Tensor", lambda x, y, z: torch._foreach_mul([x, y], z.amax()))
     case("_foreach_add.Tensor", lambda x, y, z: torch._foreach_add([x, y], z.amax(), alpha=2))
-    for sign in "add sub".split():
+    for sign in ("add", "sub"):
         function = getattr(torch, "_foreach_" + sign)
         case(f"_foreach_{sign}.Scalar", lambda x, y, z, f=function: f([x, y], 3.0))
         case(f"_foreach_{sign}.ScalarList", lambda x, y, z, f=function: f([x, y], [3.0, 4.0]))
@@ -189,9 +189,9 @@ def cases():  # noqa: PLR0915
     case("scatter_add", lambda x, y, z: x.scatter_add(1, INDEX, y))
     case("index_add", lambda x, y, z: x.index_add(0, torch.tensor([1, 1, 0]), y, alpha=3))
     # functions
-    for name in "sigmoid tanh sin cos erf sign sgn".split():
-        case(name, lambda x, y, z, f=getattr(torch, name): f(x))
-    for how in "none tanh".split():
+    for name in ("sigmoid", "tanh", "sin", "cos", "erf", "sign", "sgn"):
+        case(name, lambda x, y, z, n=name: getattr(torch, n)(x))
+    for how in ("none", "tanh"):
         case("gelu", lambda x, y, z, how=how: F.gelu(x, approximate=how))
         case("gelu_backward", lambda x, y, z, how=how: aten.gelu_backward(x, y, approximate=how))
     case("silu", lambda x, y, z: F.silu(x))

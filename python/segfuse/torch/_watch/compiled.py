@@ -34,7 +34,7 @@ from .place import NOWHERE, Modules, Origin, Place, kind_of, line_place
 
 _SOURCES = Path(__file__).with_name("recorder")
 _ARRIVALS = ("", "a number that the program reads", "cast", "")
-NOWHERE, DEVICES, EVERYWHERE = range(3)
+UNBOUNDED, DEVICES, EVERYWHERE = range(3)
 BOUNDS = DEVICES
 """Where results are not read that are finite by a bound (recorder/rules.h)."""
 _NO_NUMBERS = ("dtype", "layout", "device", "memory_format", "pin_memory", "out")
@@ -163,7 +163,7 @@ class Compiled:
             self.flush,
             self._keep_bytes,
             _native.magnitudes_address(),
-            BOUNDS if self._judge.statistics is None else NOWHERE,
+            BOUNDS if self._judge.statistics is None else UNBOUNDED,
         )
         self._modules.start(self._recorder.enter_module, self._recorder.leave_module)
         self._follow_captures()
@@ -192,7 +192,7 @@ class Compiled:
             with self.quiet():
                 self.flush()
             pause(True)
-            self._recorder.bound(NOWHERE)  # a replay writes unseen
+            self._recorder.bound(UNBOUNDED)  # a replay writes unseen
             return begin(this, *args, **kwargs)
 
         def capture_end(this: Any) -> Any:
@@ -206,7 +206,7 @@ class Compiled:
     def _follow_kernels(self) -> None:
         """Kernels that are no operations of PyTorch write unseen: nothing is known after them."""
         if "torch._inductor.runtime.triton_heuristics" in sys.modules:  # by torch.compile
-            self._recorder.bound(NOWHERE)
+            self._recorder.bound(UNBOUNDED)
         jit = sys.modules.get("triton.runtime.jit")
         function = getattr(jit, "JITFunction", None)
         if function is None or self._triton is not None:

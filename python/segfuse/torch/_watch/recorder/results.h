@@ -56,7 +56,7 @@ inline void forget_operands(State& s, const Call& call) {
   }
 }
 
-// A number of the host that a program reads: there is nothing to be told of it.
+// A finite number of the host that a program reads: there is nothing to report.
 inline bool is_finite_on_host(const IValue& value) {
   return value.isTensor() && is_one_on_host(value.toTensor()) &&
          std::isfinite(number_in(value.toTensor()));
