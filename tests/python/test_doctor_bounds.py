@@ -363,12 +363,13 @@ def test_a_step_reads_little(watch, recorder):
 
 def test_a_wrong_guess_hides_nothing(watch):
     source = torch.full((64,), 1e30).numpy()
-    for _ in range(3):  # the second time nothing is guessed there
+    for turn in range(3):  # the second time nothing is guessed there
         x = torch.from_numpy(source) * torch.from_numpy(source[:1] * 0 + 1).expand(64)
         y = x * x  # 1e60, which a guess of x would exclude
         print(y.sum().item())
         watch.looks.flush()
-    assert watch.findings[0].operation == "mul", watch.judge.suspects
+        operations = [finding.operation for finding in watch.judge.findings]
+        assert operations == ["mul"] * (turn + 1), watch.judge.suspects
 
 
 def test_a_guess_that_holds_becomes_a_bound(watch, recorder):
