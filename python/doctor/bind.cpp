@@ -31,9 +31,10 @@ using Use = std::tuple<std::uintptr_t, std::uintptr_t, std::size_t, bool>;
 
 /// For the recorder of PyTorch's operations (segfuse/torch/_watch/recorder), which is not linked
 /// with this. Whether it could be enqueued.
-int magnitudes(int device, void* stream, const MagnitudeOf* tensors, std::size_t count) noexcept {
+int magnitudes(int device, void* stream, const MagnitudeOf* tensors, std::size_t count,
+               float* broken, int only_if_broken) noexcept {
   try {
-    enqueue_magnitudes(device, stream, {tensors, count});
+    enqueue_magnitudes(device, stream, {tensors, count}, {broken, only_if_broken != 0});
     return 1;
   } catch (const std::exception&) {
     return 0;

@@ -139,14 +139,18 @@ def ranks():
     groups.close()
 
 
-@pytest.fixture(params=[False, True], ids=["mode", "compiled"])
+@pytest.fixture(params=["mode", "compiled", "bounds"])
 def looks(request, monkeypatch):
-    """Both that look at operations: the compiled one runs on GPUs, and has to find the same."""
+    """All that look at operations: the compiled one runs on GPUs, and has to find the same; there
+    it does not read what a bound proves to be finite."""
     from segfuse.torch._watch import compiled, numerics
 
-    monkeypatch.setattr(numerics, "wants_compiled", lambda: request.param)
-    if request.param:
+    is_compiled = request.param != "mode"
+    monkeypatch.setattr(numerics, "wants_compiled", lambda: is_compiled)
+    if request.param == "bounds":
+        monkeypatch.setattr(compiled, "BOUNDS", compiled.EVERYWHERE)
+    if is_compiled:
         recorder, note = compiled.compiled_here()
         if recorder is None:
             pytest.skip(note)
-    return request.param
+    return is_compiled

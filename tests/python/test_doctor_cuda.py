@@ -70,3 +70,27 @@ def test_a_clean_program_gives_no_report(program, default_device):
     torch.manual_seed(0)
     with segfuse.torch.check_numerics():
         program()
+
+
+# --- what is not read for its bound ---
+
+
+def test_a_wrong_guess_on_a_gpu_hides_nothing():
+    with segfuse.torch.check_numerics(raises=False) as watch:
+        x = torch.full((1 << 20,), 1e30).to("cuda")
+        y = x * x
+        assert recorder_of(watch).counts()[1] == 1, "the guess of x bounds y"
+        print(y.sum().item())
+    assert watch.findings[0].operation == "mul", watch.report()
+
+
+def test_a_guess_that_holds_is_enough():
+    with segfuse.torch.check_numerics() as watch:
+        x = torch.full((1 << 20,), 3.0).to("cuda")
+        print((x * x).sum().item())
+        proven, pending, read, read_bytes = recorder_of(watch).counts()
+    assert pending >= 1 and read_bytes < 9 << 20
+
+
+def recorder_of(watch):
+    return watch._watch.looks._recorder

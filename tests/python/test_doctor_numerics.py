@@ -123,6 +123,13 @@ def test_statistics_have_a_row_for_each_step(looks):
     assert "gradient" in watch.report()
 
 
+def test_statistics_of_a_gradient_without_weights(looks):
+    with segfuse.torch.check_numerics(statistics=True) as watch:
+        scores = torch.randn(3, 4, requires_grad=True)
+        torch.nn.functional.cross_entropy(scores, torch.tensor([1, 2, 0])).backward()
+    assert "nothing found" in watch.report()
+
+
 def test_what_is_overwritten_at_once_was_seen_before(looks):
     def middle(x):
         y = x / 0

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -100,16 +101,24 @@ enum class MagnitudeType : int { kHalf, kBfloat16, kFloat, kDouble };
 
 /// `count` contiguous numbers. `largest` is device memory that holds a number of at least
 /// 0 and is raised to their largest magnitude; NaN is larger than all. A double beyond all floats
-/// counts as the largest float.
+/// counts as the largest float. `most` is a guess of the magnitude (NaN: there is none).
 struct MagnitudeOf {
   const void* data = nullptr;
   std::uint64_t count = 0;
   float* largest = nullptr;
   MagnitudeType type = MagnitudeType::kFloat;
+  float most = std::numeric_limits<float>::quiet_NaN();
+};
+
+/// A number on the device, 0 at first, that becomes 1 when a magnitude is beyond its guess.
+struct BrokenGuess {
+  float* flag = nullptr;  ///< null: there are no guesses
+  bool required = false;  ///< reads the tensors only if the number is 1
 };
 
 /// Enqueues on the stream of a CUDA device (null: the legacy default stream), and does not wait.
 /// Throws DeviceError where there is no device, driver or NVRTC.
-void enqueue_magnitudes(int device, void* stream, std::span<const MagnitudeOf> tensors);
+void enqueue_magnitudes(int device, void* stream, std::span<const MagnitudeOf> tensors,
+                        BrokenGuess broken = {});
 
 }  // namespace segfuse

@@ -8,6 +8,7 @@ that a dispatch mode would have seen, when an optimizer's step has been taken.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import math
@@ -33,6 +34,9 @@ from .place import NOWHERE, Modules, Origin, Place, kind_of, line_place
 
 _SOURCES = Path(__file__).with_name("recorder")
 _ARRIVALS = ("", "a number that the program reads", "cast", "")
+UNBOUNDED, DEVICES, EVERYWHERE = range(3)
+BOUNDS = DEVICES
+"""Where results are not read that are finite by a bound (recorder/rules.h)."""
 _NO_NUMBERS = ("dtype", "layout", "device", "memory_format", "pin_memory", "out")
 
 
@@ -147,8 +151,11 @@ class Compiled:
         self._step, self._phase = 1, "forward"
         self._handles: list[Any] = []
         self._capture: tuple[Any, Any] | None = None
+        self._triton: tuple[Any, Any] | None = None
+        self._watching = False
 
     def start(self) -> None:
+        self._watching = True
         self._recorder.start(
             self._facts,
             kind_of,
@@ -156,6 +163,7 @@ class Compiled:
             self.flush,
             self._keep_bytes,
             _native.magnitudes_address(),
+            BOUNDS if self._judge.statistics is None else UNBOUNDED,
         )
         enter, leave = self._recorder.enter_module, self._recorder.leave_module
 
@@ -170,14 +178,18 @@ class Compiled:
         self._modules.start(enter_module, leave_module)
         self._follow_captures()
         self._let_through_higher_order()
+        self._follow_kernels()
 
     def stop(self) -> None:
+        self._watching = False
         self._modules.stop()
         self._recorder.stop()
         torch._ops.HigherOrderOperator.__call__ = self._higher_order  # type: ignore[method-assign]
         if self._capture is not None:
             graph = torch.cuda.CUDAGraph
             graph.capture_begin, graph.capture_end = self._capture
+        if self._triton is not None:
+            self._triton[0].run, self._triton = self._triton[1], None
 
     def _let_through_higher_order(self) -> None:
         """They dispatch in Python, which does not know the recorder's key."""
@@ -185,7 +197,9 @@ class Compiled:
 
         def quiet_call(this: Any, /, *args: Any, **kwargs: Any) -> Any:
             with self.quiet():
-                return call(this, *args, **kwargs)
+                result = call(this, *args, **kwargs)
+            self._recorder.bound(EVERYWHERE)  # what it has written is not known
+            return result
 
         torch._ops.HigherOrderOperator.__call__ = quiet_call  # type: ignore[method-assign]
 
@@ -202,6 +216,7 @@ class Compiled:
             with self.quiet():
                 self.flush()
             pause(True)
+            self._recorder.bound(UNBOUNDED)  # a replay writes unseen
             return begin(this, *args, **kwargs)
 
         def capture_end(this: Any) -> Any:
@@ -211,6 +226,24 @@ class Compiled:
                 pause(False)
 
         graph.capture_begin, graph.capture_end = capture_begin, capture_end
+
+    def _follow_kernels(self) -> None:
+        """Kernels that are no operations of PyTorch write unseen: nothing is known after them."""
+        if "torch._inductor.runtime.triton_heuristics" in sys.modules:  # by torch.compile
+            self._recorder.bound(UNBOUNDED)
+        jit = sys.modules.get("triton.runtime.jit")
+        function = getattr(jit, "JITFunction", None)
+        if function is None or self._triton is not None:
+            return
+        run, forget = function.run, self._recorder.bound
+        self._triton = (function, run)
+
+        @functools.wraps(run)
+        def watched_run(*args: Any, **kwargs: Any) -> Any:
+            forget(EVERYWHERE)
+            return run(*args, **kwargs)
+
+        function.run = watched_run
 
     def _facts(self, name: str, overload: str) -> tuple[Any, ...]:
         operation = operation_of(_function((name, overload)))
@@ -273,8 +306,9 @@ class Compiled:
         tensors: list[Tensor],
         guard: Tensor | None = None,
         always: bool = False,
+        bounded: bool = False,
     ) -> None:
-        self._recorder.expect(len(self._texts), tensors, guard)
+        self._recorder.expect(len(self._texts), tensors, guard, bounded)
         self._texts.append((what, names))
 
     def flush(self) -> None:
@@ -285,6 +319,8 @@ class Compiled:
                 self._resolve(told)
             self._recorder.clear()
             self._texts.clear()
+        if self._watching:
+            self._follow_kernels()
 
     def _resolve(self, told: dict[str, Any]) -> None:
         magnitudes = [result[-1] for result in told["results"]]

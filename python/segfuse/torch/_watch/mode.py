@@ -204,8 +204,10 @@ class Mode(Dispatch):
         tensors: list[Tensor],
         guard: Tensor | None = None,
         always: bool = False,
+        bounded: bool = False,
     ) -> None:
-        """Tensors that have to be finite have arrived where they matter."""
+        """Tensors that have to be finite have arrived where they matter. `bounded`: a bound of what
+        operations have left there is enough, where there are bounds."""
         for name, tensor in zip(names, tensors, strict=True):
             if not has_numbers(tensor):
                 continue

@@ -132,7 +132,7 @@ class Numerics:
                 for name, p in named
                 for key, value in state.get(p, {}).items()
             )
-            self.looks.expect("the optimizer's state of parameter ", names, values)
+            self.looks.expect("the optimizer's state of parameter ", names, values, bounded=True)
             self.looks.flush()
             for suspect in self.judge.suspects:
                 suspect.in_backward = False  # the optimizer's gradients have been judged

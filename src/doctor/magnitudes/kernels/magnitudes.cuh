@@ -81,6 +81,7 @@ static __device__ __forceinline__ unsigned of_64(const Numbers& t, Wide first, W
 
 /// A row of blocks for each tensor.
 extern "C" __global__ void magnitudes(const MagnitudeArguments arguments) {
+  if (arguments.only_if_broken != 0 && *arguments.broken == 0.0f) return;
   const Numbers& t = arguments.tensors[blockIdx.y];
   const Wide first = static_cast<Wide>(blockIdx.x) * blockDim.x + threadIdx.x;
   const Wide stride = static_cast<Wide>(gridDim.x) * blockDim.x;
@@ -93,7 +94,9 @@ extern "C" __global__ void magnitudes(const MagnitudeArguments arguments) {
     best = of_16(t, first, stride);
   for (int lane = 16; lane > 0; lane /= 2)
     best = larger(best, __shfl_xor_sync(0xffffffffu, best, lane));
-  if (threadIdx.x % 32 == 0 && best != 0) atomicMax(reinterpret_cast<unsigned*>(t.largest), best);
+  if (threadIdx.x % 32 != 0 || best == 0) return;
+  atomicMax(reinterpret_cast<unsigned*>(t.largest), best);
+  if (best > t.most) *arguments.broken = 1.0f;
 }
 
 }  // namespace segfuse::doctor::gpu

@@ -9,7 +9,7 @@
 #include <pthread.h>
 
 #include <recorder/place.h>
-#include <recorder/reduce.h>
+#include <recorder/results.h>
 #include <recorder/state.h>
 
 namespace recorder {
@@ -31,6 +31,9 @@ const Facts& facts_of(State& s, const c10::OperatorHandle& op) {
     std::tie(facts.view, facts.unwritten, facts.reads, facts.cast, facts.adds, facts.makes,
              facts.written) = told;
   }
+  const auto& name = op.operator_name();
+  facts.owned = name.name.starts_with("aten::");
+  facts.rule = rule_of(name.name, name.overload_name);
   const std::lock_guard lock(s.mutex);
   return s.facts.emplace(key, std::move(facts)).first->second;
 }
@@ -71,14 +74,6 @@ int node_name(State& s, Node& node, const std::string& of_python) {
   return found->second;
 }
 
-struct Call {
-  const Facts& facts;
-  int place, module;
-  std::vector<Tensor> written;
-  std::vector<IValue> arguments;
-  Tensor before;
-};
-
 // Records are used again with the room that their lists have.
 Record& new_record(State& s) {
   if (s.used == s.records.size()) s.records.emplace_back();
@@ -115,43 +110,27 @@ void keep_arguments(Record& record, Call& call) {
   }
 }
 
-void add_result(State& s, Record& record, const Tensor& tensor, bool arrival, bool is_written) {
-  Tensor own = detached(tensor);
-  const int64_t bytes = own.numel() * own.element_size();
-  const bool covers = size_t(bytes) >= own.storage().nbytes();
-  StorageImpl* key = key_of(own);
-  const int slot = enqueue(s, own);
-  if (!arrival) {
-    if (!s.unwritten.empty()) s.unwritten.erase(key);
-    if (is_written) s.written[key] = covers ? slot : -1;
-    record.bytes += bytes;
-  }
-  record.results.push_back({std::move(own),
-                            weak_of(tensor),
-                            key,
-                            tensor.scalar_type(),
-                            {},
-                            covers,
-                            version_of(tensor),
-                            slot});
-}
-
 void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stack, Call& call) {
   const size_t returns = op.schema().returns().size();
   c10::SmallVector<Tensor, 4> results(call.written.begin(), call.written.end());
-  for (size_t i = stack.size() - returns; i < stack.size(); ++i) {
-    each_tensor(stack[i], [&](const Tensor& tensor, int) {
+  c10::SmallVector<From, 4> from(call.from.begin(), call.from.end());
+  const size_t first = stack.size() - returns;
+  for (size_t i = first; i < stack.size(); ++i) {
+    each_tensor(stack[i], [&](const Tensor& tensor, int position) {
       for (const auto& other : results) {
         if (other.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl()) return;
       }
       results.push_back(tensor);
+      from.push_back({call.written.empty() ? int(i - first) : -1, position});
     });
   }
   const auto node = torch::autograd::get_current_node();
   const std::string of_python = name_of_python(node);
   const std::lock_guard lock(s.mutex);
+  forget_operands(s, call);
   if (call.facts.unwritten) {
     for (const auto& tensor : results) {
+      s.bounds.forget(tensor);
       s.unwritten.insert_or_assign(key_of(tensor), std::pair(weak_of(tensor), call.place));
     }
     return;
@@ -162,6 +141,7 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
   const bool casts = call.facts.cast && !any;
   if (!any && !casts && !call.facts.reads) return;
   ++s.operations;
+  const Bound bound = results.size() == 1 ? bound_of(s, call, results[0], from[0]) : Bound();
   Record& record = new_record(s);
   record.number = ++s.number;
   record.step = s.step;
@@ -173,6 +153,10 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
     record.node = node_name(s, *node, of_python);
     record.sequence = int64_t(node->sequence_nr());
   }
+  if (any && bound.known() && !bound.assumed) {
+    add_proven(s, record, results[0], !call.written.empty(), bound);
+    return;
+  }
   remember_operands(s, record, call);
   if (casts || call.facts.reads) {
     record.kind = casts ? Kind::cast : Kind::read;
@@ -182,9 +166,16 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
     }
   }
   record.results.reserve(results.size());
+  const Site site{&call.facts, call.place};
   for (size_t i = 0; i < results.size(); ++i) {
-    if (has_numbers(results[i])) {
-      add_result(s, record, results[i], record.kind != Kind::operation, i < call.written.size());
+    if (!has_numbers(results[i])) continue;
+    if (record.kind != Kind::operation) {
+      add_result(s, record, results[i], Role::operand, false, {}, nullptr);
+    } else {
+      const bool is_written = i < call.written.size();
+      add_result(s, record, results[i], Role::result, is_written,
+                 results.size() == 1 ? bound : bound_of(s, call, results[i], from[i]),
+                 call.facts.owned ? &site : nullptr, is_written && from[i].item >= 0);
     }
   }
   keep_arguments(record, call);
@@ -228,7 +219,17 @@ void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
     op.redispatchBoxed(after, stack);
     return;
   }
-  Call call{facts, -1, module_stack.empty() ? -1 : module_stack.back().second, {}, {}, {}};
+  if (facts.reads && is_finite_on_host(stack->back())) {
+    {
+      const c10::impl::ExcludeDispatchKeyGuard inside(KEY);
+      op.redispatchBoxed(after, stack);
+    }
+    const std::lock_guard lock(s.mutex);
+    ++s.operations;
+    ++s.number;
+    return;
+  }
+  Call call{facts, -1, module_stack.empty() ? -1 : module_stack.back().second, {}, {}, {}, {}};
   if (Py_IsInitialized() && PyGILState_GetThisThreadState() != nullptr) {
     const py::gil_scoped_acquire gil;
     call.place = place_here(s);
@@ -236,8 +237,11 @@ void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
   }
   const size_t count = op.schema().arguments().size();
   call.arguments.assign(stack->end() - std::ptrdiff_t(count), stack->end());
-  for (const size_t i : facts.written) {
-    each_tensor(call.arguments[i], [&](const Tensor& t, int) { call.written.push_back(t); });
+  for (size_t i = 0; i < facts.written.size(); ++i) {
+    each_tensor(call.arguments[facts.written[i]], [&](const Tensor& t, int position) {
+      call.written.push_back(t);
+      call.from.push_back({int(i), position});
+    });
   }
   if (!call.written.empty()) {
     const std::lock_guard lock(s.mutex);
@@ -254,7 +258,7 @@ void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
 // --- for Python ---
 
 void start(py::object facts, py::object kind, py::object result, py::object full, int64_t keep,
-           uintptr_t magnitudes) {
+           uintptr_t magnitudes, int bounds) {
   State& s = state();
   static const bool registered = [] {
     auto* library = new torch::Library(torch::Library::IMPL, "_", KEY, __FILE__, __LINE__);
@@ -275,6 +279,10 @@ void start(py::object facts, py::object kind, py::object result, py::object full
   s.stream.reset();
   s.many_streams = s.paused = s.cpu = s.cuda = false;
   s.unwritten.clear();
+  s.bounds = Bounds();
+  s.bounds.mode = Bounds::Mode(bounds);
+  s.guesses.clear();
+  s.guess_of.clear();
   s.origins.clear();
   s.facts.clear();
   s.on = true;
@@ -286,7 +294,9 @@ void stop() {
   c10::impl::tls_set_dispatch_key_included(KEY, false);
 }
 
-int expect(int arrival, const std::vector<py::object>& tensors, const py::object& guard) {
+// With `bounded`, what operations have left there need not be read again.
+int expect(int arrival, const std::vector<py::object>& tensors, const py::object& guard,
+           bool bounded) {
   State& s = state();
   const int place = place_here(s);
   const std::lock_guard lock(s.mutex);
@@ -297,7 +307,12 @@ int expect(int arrival, const std::vector<py::object>& tensors, const py::object
   record.kind = Kind::arrival;
   record.arrival = arrival;
   record.phase = "forward";
-  if (!guard.is_none()) record.guard = enqueue(s, detached(THPVariable_Unpack(guard.ptr())));
+  if (!guard.is_none()) {
+    const Tensor own = detached(THPVariable_Unpack(guard.ptr()));
+    meet_stream(s, own);
+    record.guard = enqueue(s, own);
+  }
+  const Site site{nullptr, place};
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = THPVariable_Unpack(tensors[i].ptr());
     if (!has_numbers(tensor)) continue;
@@ -312,7 +327,8 @@ int expect(int arrival, const std::vector<py::object>& tensors, const py::object
                                 0,
                                 found->second});
     } else {
-      add_result(s, record, tensor, true, false);
+      const Bound bound = bounded ? s.bounds.of(tensor) : Bound();
+      add_result(s, record, tensor, Role::arrival, false, bound, &site);
       record.results.back().tensor = Tensor();
       record.results.back().covers = false;
       after_enqueue(s);
@@ -327,8 +343,11 @@ int expect(int arrival, const std::vector<py::object>& tensors, const py::object
 void finish() {
   State& s = state();
   const std::lock_guard lock(s.mutex);
+  reduce_bounded(s);
   reduce(s);
   s.values.assign(size_t(s.slots), 0.0);
+  for (const auto& [slot, magnitude] : s.on_host) s.values[size_t(slot)] = magnitude;
+  s.on_host.clear();
   const Below below;
   std::vector<bool> done(s.reduced.size());
   for (size_t i = 0; i < s.reduced.size(); ++i) {
@@ -352,6 +371,9 @@ void finish() {
   }
   s.reduced.clear();
   s.open.clear();
+  s.broken = Tensor();
+  s.broken_on_host = false;
+  s.bounds.settle(s.values, settle_guesses(s));
   s.next = 0;
 }
 
@@ -399,6 +421,7 @@ py::list arguments_of(const Record& record) {
   const auto& names = record.op->schema().arguments();
   for (size_t i = 0; i < record.arguments.size(); ++i) {
     const auto& value = record.arguments[i];
+    if (value.isTensor() && !value.toTensor().defined()) continue;  // an optional one
     const auto& standard = names[i].default_value();
     const bool given = !standard || !(value.type()->isSubtypeOf(*standard->type())) ||
                        (!value.isTensor() && !(value == *standard));
@@ -477,6 +500,21 @@ PYBIND11_MODULE(segfuse_recorder, module) {
     return before;
   });
   module.def("pause", [](bool on) { state().paused = on; });
+  module.def("bound", [](int mode) {  // what wrote unseen may have written anything
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    if (mode < s.bounds.mode) s.bounds.mode = Bounds::Mode(mode);
+    s.bounds.forget_all();
+  });
+  module.def("bounded_operators", &bounded_operators);
+  module.def("bound_of", [](const py::object& tensor) {
+    const Bound bound = state().bounds.of(THPVariable_Unpack(tensor.ptr()));
+    return std::pair(bound.value, bound.assumed);
+  });
+  module.def("counts", [] {
+    const Bounds& b = state().bounds;
+    return std::tuple(b.proven, b.pending, b.read, b.read_bytes);
+  });
   module.def("set_phase", [](std::string phase) { state().phase = std::move(phase); });
   module.def("set_step", [](int64_t step) { state().step = step; });
   module.def("pending", [] { return state().used > 0; });

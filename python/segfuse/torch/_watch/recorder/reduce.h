@@ -37,33 +37,46 @@ inline Reduced& room_for(State& s, const at::Device& device, size_t count) {
   return s.reduced.back();
 }
 
-// By segfuse's kernel, many at once; what it cannot take stays pending.
-inline void reduce_at_once(State& s) {
+inline bool kernel_takes(const Tensor& tensor) {
+  return !tensor.is_cpu() && magnitude_type(tensor.scalar_type()) >= 0 &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+inline float* broken_flag(State& s) {
+  if (!s.broken.defined()) {
+    const auto options = at::TensorOptions().dtype(at::kFloat).device(s.stream->device());
+    s.broken = at::zeros({1}, options);
+  }
+  return s.broken.mutable_data_ptr<float>();
+}
+
+// By segfuse's kernel, many at once; what it cannot take stays in the queue.
+inline void reduce_at_once(State& s, Queue& queue, bool only_if_broken) {
   if (s.magnitudes == nullptr || !s.stream) return;
+  auto& list = queue.list;
   const auto takes = [&](const Pending& pending) {
-    return pending.tensor.device() == s.stream->device() &&
-           magnitude_type(pending.tensor.scalar_type()) >= 0 &&
-           pending.tensor.is_non_overlapping_and_dense();
+    return pending.tensor.device() == s.stream->device() && kernel_takes(pending.tensor);
   };
-  const auto rest = std::stable_partition(s.pending.begin(), s.pending.end(), takes);
-  const size_t count = size_t(rest - s.pending.begin());
+  const auto rest = std::stable_partition(list.begin(), list.end(), takes);
+  const size_t count = size_t(rest - list.begin());
   if (count == 0) return;
   Reduced& into = room_for(s, s.stream->device(), count);
   float* largest = into.values.mutable_data_ptr<float>() + into.slots.size();
   s.wanted.clear();
-  for (auto pending = s.pending.begin(); pending != rest; ++pending) {
+  for (auto pending = list.begin(); pending != rest; ++pending) {
     s.wanted.push_back({pending->tensor.const_data_ptr(), uint64_t(pending->tensor.numel()),
-                        largest++, magnitude_type(pending->tensor.scalar_type())});
+                        largest++, magnitude_type(pending->tensor.scalar_type()), pending->most});
   }
   void* const stream = s.stream->id() == 0 ? nullptr : s.stream->native_handle();
-  if (s.magnitudes(s.stream->device_index(), stream, s.wanted.data(), count) == 0) {
-    s.magnitudes = nullptr;  // no NVRTC: PyTorch's kernels do it
+  if (s.magnitudes(s.stream->device_index(), stream, s.wanted.data(), count, broken_flag(s),
+                   int(only_if_broken)) == 0) {
+    s.magnitudes = nullptr;  // no NVRTC: PyTorch's kernels do it, and read all
+    s.bounds.mode = Bounds::NOWHERE;
+    s.bounds.forget_all();
     return;
   }
-  for (auto pending = s.pending.begin(); pending != rest; ++pending) {
-    into.slots.push_back(pending->slot);
-  }
-  s.pending.erase(s.pending.begin(), rest);
+  for (auto pending = list.begin(); pending != rest; ++pending) into.slots.push_back(pending->slot);
+  list.erase(list.begin(), rest);
 }
 
 // Whether its memory is still there: a storage may be cut without an operation, as FSDP does.
@@ -73,17 +86,29 @@ inline bool is_there(const Tensor& tensor) {
   return size_t(last + 1) * tensor.element_size() <= tensor.storage().nbytes();
 }
 
-// Reductions of many tensors: their largest magnitudes, NaN where there is one.
-inline void reduce(State& s) {
-  if (s.pending.empty()) return;
+// On the host a guess is compared at once.
+inline void compare_guesses(State& s, const Queue& queue, const Reduced& out) {
+  if (!out.values.is_cpu()) return;
+  const double* values = out.values.const_data_ptr<double>();
+  for (size_t i = 0; i < out.slots.size(); ++i) {
+    for (const auto& pending : queue.list) {
+      if (pending.slot != out.slots[i] || std::isnan(pending.most)) continue;
+      s.broken_on_host = s.broken_on_host || !(values[i] <= double(pending.most));
+    }
+  }
+}
+
+inline void reduce_queue(State& s, Queue& queue, bool only_if_broken) {
+  if (queue.list.empty()) return;
   const Below below;
   const OnStream on(s.stream);
-  std::erase_if(s.pending, [](const Pending& pending) { return !is_there(pending.tensor); });
-  for (auto& pending : s.pending) pending.tensor = reducible(pending.tensor);
-  reduce_at_once(s);
+  std::erase_if(queue.list, [](const auto& pending) { return !is_there(pending.tensor); });
+  for (auto& pending : queue.list) pending.tensor = reducible(pending.tensor);
+  reduce_at_once(s, queue, only_if_broken);
   std::map<std::tuple<int, int, bool>, std::vector<size_t>> groups;
-  for (size_t i = 0; i < s.pending.size(); ++i) {
-    const Tensor& tensor = s.pending[i].tensor;
+  for (size_t i = 0; i < queue.list.size(); ++i) {
+    const Tensor& tensor = queue.list[i].tensor;
+    if (only_if_broken && tensor.is_cpu() && !s.broken_on_host) continue;
     groups[{int(tensor.device().type()), int(tensor.scalar_type()),
             tensor.is_non_overlapping_and_dense()}]
         .push_back(i);
@@ -92,8 +117,8 @@ inline void reduce(State& s) {
     std::vector<Tensor> tensors, norms;
     Reduced out;
     for (const size_t i : members) {
-      tensors.push_back(s.pending[i].tensor);
-      out.slots.push_back(s.pending[i].slot);
+      tensors.push_back(queue.list[i].tensor);
+      out.slots.push_back(queue.list[i].slot);
     }
     const double infinity = std::numeric_limits<double>::infinity();
     if (std::get<2>(key)) {
@@ -107,43 +132,99 @@ inline void reduce(State& s) {
     } else {
       out.stream = s.stream;
     }
+    compare_guesses(s, queue, out);
     s.reduced.push_back(std::move(out));
   }
-  s.pending.clear();
-  s.pending_bytes = 0;
+  queue.clear();
 }
 
-inline int enqueue(State& s, const Tensor& tensor) {
+// Reductions of many tensors: their largest magnitudes, NaN where there is one.
+inline void reduce(State& s) { reduce_queue(s, s.pending, false); }
+
+// Of those whose bounds rely on guesses: after what the guesses are of has been read.
+inline void reduce_bounded(State& s) {
+  if (s.bounded.list.empty()) return;
+  reduce(s);
+  reduce_queue(s, s.bounded, true);
+}
+
+// Before anything of a tensor is enqueued: with a second stream nothing is left for later.
+inline void meet_stream(State& s, const Tensor& tensor) {
   const auto stream = stream_of(tensor);
   (stream ? s.cuda : s.cpu) = true;
-  if (stream) {
-    if (s.stream && *s.stream != *stream) {
-      reduce(s);
-      s.many_streams = true;
-    }
-    s.stream = stream;
+  if (!stream) return;
+  if (s.stream && *s.stream != *stream) {
+    reduce_bounded(s);
+    reduce(s);
+    s.many_streams = true;
+    s.bounds.mode = Bounds::NOWHERE;
+    s.bounds.forget_all();
   }
-  s.pending.push_back({tensor, s.slots});
-  s.pending_bytes += tensor.numel() * tensor.element_size();
-  return s.slots++;
+  s.stream = stream;
 }
 
-// What is checked later must not be written before; with several streams nothing is left for later.
+// A guess of what is about to be read, if the reading compares it.
+inline float guess_at(State& s, const Tensor& tensor, const Site& site) {
+  constexpr float USUAL = 65536;
+  if (!s.bounds.serves(tensor)) return std::numeric_limits<float>::quiet_NaN();
+  if (!tensor.is_cpu() && (s.magnitudes == nullptr || !kernel_takes(tensor))) {
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const auto found = s.guess_of.find(site);
+  const float guess = found == s.guess_of.end() ? USUAL : found->second;
+  if (tensor.scalar_type() != at::kHalf) return guess;
+  return guess <= USUAL ? 16000.0f : std::numeric_limits<float>::quiet_NaN();
+}
+
+// To be read; its stream has been met.
+inline int enqueue(State& s, const Tensor& tensor,
+                   float most = std::numeric_limits<float>::quiet_NaN()) {
+  const int slot = s.slots++;
+  if (is_one_on_host(tensor)) {
+    const double magnitude = std::abs(number_in(tensor));
+    s.on_host.emplace_back(slot, magnitude);
+    if (!std::isnan(most)) s.broken_on_host = s.broken_on_host || !(magnitude <= double(most));
+    return slot;
+  }
+  ++s.bounds.read;
+  s.bounds.read_bytes += tensor.numel() * tensor.element_size();
+  s.pending.push({tensor, slot, most});
+  return slot;
+}
+
+// What is checked later must not be written before.
 inline void before_write(State& s, const std::vector<Tensor>& written) {
   for (const auto& tensor : written) {
-    for (const auto& pending : s.pending) {
-      if (key_of(pending.tensor) == key_of(tensor)) {
-        reduce(s);
-        return;
-      }
+    if (s.bounded.has(key_of(tensor))) {
+      reduce_bounded(s);
+    } else if (s.pending.has(key_of(tensor))) {
+      reduce(s);
     }
   }
 }
 
 inline void after_enqueue(State& s) {
-  if (s.many_streams || s.pending.size() >= BATCH_TENSORS || s.pending_bytes >= BATCH_BYTES) {
+  if (s.bounded.list.size() >= BATCH_TENSORS || s.bounded.bytes >= BOUNDED_BYTES) {
+    reduce_bounded(s);
+  }
+  if (s.many_streams || s.pending.list.size() >= BATCH_TENSORS || s.pending.bytes >= BATCH_BYTES) {
     reduce(s);
   }
+}
+
+// The guesses that were wrong are not made again. Whether there were any.
+inline bool settle_guesses(State& s) {
+  bool broken = false;
+  for (const auto& guess : s.guesses) {
+    const double found = s.values[size_t(guess.slot)];
+    if (found <= double(guess.most)) continue;
+    broken = true;
+    const float next = found <= 1e20 ? float(found) * 16 : std::numeric_limits<float>::quiet_NaN();
+    const auto [known, is_new] = s.guess_of.emplace(guess.site, next);
+    if (!is_new && !(next < known->second)) known->second = next;
+  }
+  s.guesses.clear();
+  return broken;
 }
 
 inline void let_go(State& s) {

@@ -10,6 +10,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <recorder/bounds.h>
+#include <recorder/rules.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/library.h>
@@ -36,14 +38,10 @@ py::object toPyObject(c10::IValue ivalue);
 
 namespace recorder {
 
-using at::Tensor;
-using c10::IValue;
-using c10::StorageImpl;
-using WeakStorage = c10::weak_intrusive_ptr<StorageImpl>;
-
 constexpr auto KEY =
     c10::DispatchKey::Fake;  // below autograd, and PyTorch registers nothing for it
 constexpr int64_t BATCH_BYTES = 64 << 20;
+constexpr int64_t BOUNDED_BYTES = 256 << 20;  // of results that are read only if a guess was wrong
 constexpr size_t BATCH_TENSORS = 100;
 constexpr size_t MOST_RECORDS = 16384;
 constexpr size_t MOST_NODES = 1 << 17;
@@ -52,6 +50,8 @@ constexpr int64_t SMALL = 1 << 16;
 // Facts of an operator, from operation.py.
 struct Facts {
   bool view = false, unwritten = false, reads = false, cast = false, adds = false, makes = false;
+  bool owned = false;  // by PyTorch: it finishes on its stream
+  Rule rule = nullptr;
   std::vector<size_t> written;
 };
 
@@ -119,6 +119,46 @@ struct Origin {
 struct Pending {
   Tensor tensor;
   int slot;
+  float most;  // what it is assumed not to exceed; NaN: nothing is assumed
+};
+
+// Where a result comes from: an operator (null: where numbers arrive), and a line.
+using Site = std::pair<const void*, int>;
+
+struct Guess {
+  int slot;
+  float most;
+  Site site;
+};
+
+// Results that will be reduced, and which memory they are in.
+struct Queue {
+  std::vector<Pending> list;
+  int64_t bytes = 0;
+  uint64_t seen[16] = {};  // a bit for each storage, by a hash
+
+  static size_t bit_of(const StorageImpl* key) {
+    return size_t((reinterpret_cast<uintptr_t>(key) * 0x9e3779b97f4a7c15ull) >> 54);
+  }
+  void push(Pending pending) {
+    const size_t bit = bit_of(key_of(pending.tensor));
+    seen[bit / 64] |= uint64_t{1} << bit % 64;
+    bytes += pending.tensor.numel() * pending.tensor.element_size();
+    list.push_back(std::move(pending));
+  }
+  bool has(const StorageImpl* key) const {
+    const size_t bit = bit_of(key);
+    if ((seen[bit / 64] >> bit % 64 & 1) == 0) return false;
+    for (const auto& pending : list) {
+      if (key_of(pending.tensor) == key) return true;
+    }
+    return false;
+  }
+  void clear() {
+    list.clear();
+    bytes = 0;
+    std::fill(std::begin(seen), std::end(seen), 0);
+  }
 };
 
 // One of segfuse/doctor/streams.h.
@@ -127,6 +167,7 @@ struct MagnitudeOf {
   uint64_t count;
   float* largest;
   int type;
+  float most;
 };
 
 struct Reduced {
@@ -155,13 +196,20 @@ struct State {
   std::unordered_map<const void*, Facts> facts;
   std::deque<Record> records;
   size_t used = 0, next = 0, first_kept = 0;  // of the records
-  int64_t kept_bytes = 0, keep_bytes = 0, pending_bytes = 0;
+  int64_t kept_bytes = 0, keep_bytes = 0;
   int64_t number = 0, operations = 0, step = 1;
   std::string phase = "forward";
-  std::vector<Pending> pending;
+  Queue pending, bounded;  // to be read, and to be read if a guess was wrong
+  Bounds bounds;
+  std::vector<Guess> guesses;
+  std::map<Site, float> guess_of;               // where the usual one was wrong; NaN: none holds
+  std::vector<std::pair<int, double>> on_host;  // slots and their magnitudes
+  Tensor broken;                                // on the device: not 0 if a guess was wrong
+  bool broken_on_host = false;
   std::vector<Reduced> reduced;
   std::map<std::pair<int, int64_t>, size_t> open;  // of a device and stream: the last that has room
-  int (*magnitudes)(int device, void* stream, const MagnitudeOf* tensors, size_t count) = nullptr;
+  int (*magnitudes)(int device, void* stream, const MagnitudeOf* tensors, size_t count,
+                    float* broken, int only_if_broken) = nullptr;
   std::vector<MagnitudeOf> wanted;
   std::vector<double> values;
   int slots = 0;
@@ -190,47 +238,6 @@ inline State& state() {
 }
 
 inline thread_local std::vector<std::pair<PyObject*, int>> module_stack;
-
-// --- tensors ---
-
-inline bool is_plain(const Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided &&
-         !tensor.key_set().has(c10::DispatchKey::Python) && tensor.has_storage();
-}
-
-inline bool has_numbers(const Tensor& tensor) {
-  return is_plain(tensor) &&
-         (at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type())) &&
-         !tensor.is_meta() && tensor.numel() > 0;
-}
-
-inline int64_t version_of(const Tensor& tensor) {
-  return tensor.is_inference() ? 0 : tensor._version();
-}
-
-inline StorageImpl* key_of(const Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
-
-inline WeakStorage weak_of(const Tensor& tensor) {
-  return WeakStorage(tensor.storage().getWeakStorageImpl());
-}
-
-inline Tensor detached(const Tensor& tensor) {
-  const auto* impl = tensor.unsafeGetTensorImpl();
-  return Tensor(impl->shallow_copy_and_detach(impl->version_counter(), false));
-}
-
-template <class F>
-inline void each_tensor(const IValue& value, F&& call) {
-  if (value.isTensor()) {
-    if (is_plain(value.toTensor())) call(value.toTensor(), -1);
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    int i = 0;
-    for (const auto& item : value.toListRef()) {
-      if (item.isTensor() && is_plain(item.toTensor())) call(item.toTensor(), i);
-      ++i;
-    }
-  }
-}
 
 // Own operations: no autograd, no autocast, no modes, not this watch.
 struct Below {

@@ -1,0 +1,123 @@
+// What becomes of an operation's results: read, read if a guess was wrong, or known to be finite.
+
+#pragma once
+
+#include <recorder/reduce.h>
+#include <recorder/state.h>
+
+namespace recorder {
+
+// The place of a result among the returned or written ones (-1: unknown), and in a list.
+struct From {
+  int ret, item;
+};
+
+struct Call {
+  const Facts& facts;
+  int place, module;
+  std::vector<Tensor> written;
+  std::vector<From> from;  // of those
+  std::vector<IValue> arguments;
+  Tensor before;
+};
+
+inline Bound bound_of(State& s, const Call& call, const Tensor& result, const From& from) {
+  if (call.facts.rule == nullptr || from.ret < 0 || !s.bounds.serves(result)) return {};
+  const auto type = result.scalar_type();
+  Seen seen{s.bounds, call.arguments, result, from.ret, from.item, limit_of(type)};
+  try {
+    const double bound = rounded_up(call.facts.rule(seen), type);
+    return bound <= seen.limit ? Bound{bound, seen.assumed} : Bound{};
+  } catch (const std::exception&) {  // other arguments than in this PyTorch
+    return {};
+  }
+}
+
+// What may have been written unseen.
+inline void forget_operands(State& s, const Call& call) {
+  const bool reads_only = call.facts.rule != nullptr;
+  if (s.bounds.mode == Bounds::NOWHERE || (reads_only && call.written.empty())) return;
+  for (const auto& tensor : call.written) {  // bits of other numbers, through a view
+    if (limit_of(tensor.scalar_type()) == 0) s.bounds.forget(tensor);
+  }
+  const auto forget = [&](const IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) return;
+    if (!is_plain(value.toTensor())) {
+      s.bounds.forget_all();
+    } else if (!reads_only) {
+      s.bounds.forget(value.toTensor());
+    }
+  };
+  for (const auto& value : call.arguments) {
+    forget(value);
+    if (value.isTensorList() || value.isOptionalTensorList()) {
+      for (const auto& item : value.toListRef()) forget(item);
+    }
+  }
+}
+
+// A finite number of the host that a program reads: there is nothing to report.
+inline bool is_finite_on_host(const IValue& value) {
+  return value.isTensor() && is_one_on_host(value.toTensor()) &&
+         std::isfinite(number_in(value.toTensor()));
+}
+
+// Of such a result only its place in memory is needed, where marks end.
+inline void add_proven(State& s, Record& record, const Tensor& tensor, bool is_written,
+                       const Bound& bound) {
+  StorageImpl* const key = key_of(tensor);
+  const bool covers = size_t(tensor.numel() * tensor.element_size()) >= tensor.storage().nbytes();
+  (tensor.is_cpu() ? s.cpu : s.cuda) = true;
+  ++s.bounds.proven;
+  s.bounds.set(tensor, covers, false, bound, -1);
+  if (!s.unwritten.empty()) s.unwritten.erase(key);
+  if (is_written) s.written[key] = -1;
+  record.results.push_back(
+      {Tensor(), weak_of(tensor), key, tensor.scalar_type(), {}, covers, 0, s.slots++});
+}
+
+// An operation's result, numbers that arrive where they matter, or an operand that is read.
+enum class Role { result, arrival, operand };
+
+// Without a site nothing is assumed of what is read.
+inline void add_result(State& s, Record& record, const Tensor& tensor, Role role, bool is_written,
+                       Bound bound, const Site* site, bool keeps_larger = false) {
+  Tensor own = detached(tensor);
+  const int64_t bytes = own.numel() * own.element_size();
+  const bool covers = size_t(bytes) >= own.storage().nbytes();
+  StorageImpl* key = key_of(own);
+  meet_stream(s, own);
+  const bool read = !bound.known() || s.bounds.mode == Bounds::NOWHERE;
+  int slot;
+  if (read) {
+    const float most =
+        site == nullptr ? std::numeric_limits<float>::quiet_NaN() : guess_at(s, own, *site);
+    slot = enqueue(s, own, most);
+    if (!std::isnan(most)) {
+      s.guesses.push_back({slot, most, *site});
+      bound = {rounded_up(most, at::kFloat), true};
+    }
+  } else {
+    slot = s.slots++;
+    ++(bound.assumed ? s.bounds.pending : s.bounds.proven);
+    if (bound.assumed) s.bounded.push({own, slot, std::numeric_limits<float>::quiet_NaN()});
+  }
+  if (role == Role::result) {
+    if (site != nullptr) s.bounds.set(own, covers, keeps_larger, bound, read ? slot : -1);
+    if (!s.unwritten.empty()) s.unwritten.erase(key);
+    if (is_written) s.written[key] = covers && read ? slot : -1;
+    record.bytes += bytes;
+  } else if (role == Role::arrival && read) {
+    s.bounds.set_again(own, covers, bound, slot);
+  }
+  record.results.push_back({std::move(own),
+                            weak_of(tensor),
+                            key,
+                            tensor.scalar_type(),
+                            {},
+                            covers,
+                            version_of(tensor),
+                            slot});
+}
+
+}  // namespace recorder
