@@ -60,9 +60,15 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     def __init__(self, s):
         super().__init__()
-        self.words, self.places = nn.Embedding(s["words"], s["width"]), nn.Embedding(4096, s["width"])
+        self.words, self.places = (
+            nn.Embedding(s["words"], s["width"]),
+            nn.Embedding(4096, s["width"]),
+        )
         self.blocks = nn.ModuleList(Block(s["width"], s["heads"]) for _ in range(s["layers"]))
-        self.norm, self.head = nn.LayerNorm(s["width"]), nn.Linear(s["width"], s["words"], bias=False)
+        self.norm, self.head = (
+            nn.LayerNorm(s["width"]),
+            nn.Linear(s["width"], s["words"], bias=False),
+        )
 
     def forward(self, words):
         x = self.words(words) + self.places(torch.arange(words.shape[1], device=words.device))
@@ -111,7 +117,9 @@ class LitGpt(nn.Module):
     def forward(self, words):
         x = self.words(words)
         places = torch.arange(words.shape[1], device=words.device, dtype=x.dtype)
-        rates = 10000 ** (-torch.arange(0, self.size, 2, device=x.device, dtype=x.dtype) / self.size)
+        rates = 10000 ** (
+            -torch.arange(0, self.size, 2, device=x.device, dtype=x.dtype) / self.size
+        )
         angles = torch.outer(places, rates).repeat(1, 2)
         for block in self.blocks:
             x = block(x, angles.cos(), angles.sin())
@@ -154,7 +162,9 @@ def from_transformers(name, s):
                 "dropout_rate": 0.0}),
     }  # fmt: skip
     configuration, model, keys = rows[name]
-    module = transformers.models.whisper.modeling_whisper if model == "WhisperEncoder" else transformers
+    module = (
+        transformers.models.whisper.modeling_whisper if model == "WhisperEncoder" else transformers
+    )
     return getattr(module, model)(getattr(transformers, configuration)(**keys))
 
 
@@ -297,7 +307,7 @@ def row_of(name, a):
             costs["error"], costs["worst"] = error_of(one, x, wide, wide_loss)
             costs["first_inference_s"] = timed(one.infer, x, a.device) / 1e3
             costs["peak_mib"] = peak_of(one.train, x, a.device)
-        except Exception as failed:  # noqa: BLE001 a model that one backend cannot run is a result
+        except Exception as failed:  # a model that one backend cannot run is a result
             costs["failed"] = f"{type(failed).__name__}: {str(failed).splitlines()[0][:300]}"
             continue
         runs.append(one)

@@ -169,7 +169,8 @@ void make_whole(Lowering& lowering, const WalkKernel& part) {
       });
   if (group.space.kind == GroupKind::kTiledTranspose && group.space.cross >= 0) {
     make_transpose_kernel(lowering, part.results);
-  } else if (rows && (schedule.staged || (schedule.split > 0 && (walks > 1 || (full && !on_the_way))))) {
+  } else if (rows &&
+             (schedule.staged || (schedule.split > 0 && (walks > 1 || (full && !on_the_way))))) {
     make_staged(lowering, part);
   } else if (rows && schedule.split > 0 && walks > 0) {
     make_split_kernels(lowering, part);

@@ -174,7 +174,8 @@ bool reshape_of_stored(Rewriter& r, const Expr& e) {
   }
   if (!stored) return false;
   std::vector<ValId> operands;
-  for (const ValId operand : f.operands) operands.push_back(split_operand(r, operand, shape, *split));
+  for (const ValId operand : f.operands)
+    operands.push_back(split_operand(r, operand, shape, *split));
   const ValId result = r.build().make(f.op, operands, f.attrs);
   const Extents joined = r.shape(from);
   r.replace(e.results[0], result);
@@ -329,8 +330,7 @@ bool product_of_transposed(Rewriter& r, const Expr& e) {
     changed = true;
   }
   if (!changed) return false;
-  r.replace(e.results[0],
-            r.build().matmul(operands[0], operands[1], transposed[0], transposed[1]));
+  r.replace(e.results[0], r.build().matmul(operands[0], operands[1], transposed[0], transposed[1]));
   return true;
 }
 

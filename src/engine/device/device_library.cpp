@@ -125,8 +125,7 @@ void DevicePlanner::add_scatter_add(ir::ExprId id) {
   const bool half = size_of(to.dtype) == 2;
   Shape stored = shape;
   if (chunks > 1) stored.insert(stored.begin(), chunks);
-  const Ref sums =
-      half || chunks > 1 ? scratch(half ? DType::kF32 : to.dtype, stored, "sums") : to;
+  const Ref sums = half || chunks > 1 ? scratch(half ? DType::kF32 : to.dtype, stored, "sums") : to;
   DeviceCheck check{{"an index of scatter_add"}, {}};
   add_indices(check, id);
   const Ref status = status_word(std::move(check));

@@ -100,7 +100,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) fold(const Arguments a) {
 
 // A block owns some rows and up to 256 columns of the result, and goes through all indices: so each
 // element is summed by one thread, in the order of the updates. Few rows are held in shared memory.
-// Where there are many updates for each row, they are summed in chunks, and then the chunks in order.
+// Where there are many updates for each row, they are summed in chunks, and then the chunks in
+// order.
 constexpr std::int64_t kHeldRows = 16;
 constexpr const char* kScatterAdd = R"(
 struct Arguments {

@@ -19,6 +19,13 @@ using ir::Extent;
 using ir::Extents;
 using ir::ValId;
 
+/// The group of the first such expression that is in one.
+inline GroupId group_with(const SegmentedFusion& cut, ir::Op op) {
+  for (const ir::ExprId id : cut.fusion().exprs())
+    if (cut.fusion().expr(id).op == op && cut.group_of(id).valid()) return cut.group_of(id);
+  return {};
+}
+
 /// A program in the making.
 struct Model {
   ir::Fusion fusion{"model"};

@@ -8,6 +8,8 @@
 namespace segfuse::compiler {
 namespace {
 
+using ir::Op;
+
 std::vector<GroupKind> kinds(const SegmentedFusion& segmented) {
   std::vector<GroupKind> all;
   for (std::uint32_t i = 0; i < segmented.size(); ++i)
@@ -173,6 +175,53 @@ TEST_P(Movement, Backward) {
 
 INSTANTIATE_TEST_SUITE_P(All, Movement, ::testing::ValuesIn(cases()),
                          [](const auto& c) { return c.param.name; });
+
+TEST(OtherShapes, AValueThatIsStoredInTwoShapesIsStoredOnce) {
+  const ir::Extents flat{ir::Extent(24), 4};
+  for (const bool output : {true, false}) {
+    Model m;
+    const ValId x = m.input("x", {4, 6, 4});
+    const ValId y = m.b.tanh(x);
+    m.output(m.b.matmul(m.b.reshape(y, flat), m.b.full(1, {4, 4})));
+    if (output) {
+      m.output(y);
+    } else {  // two shapes, and neither is that in which it is computed
+      m.output(m.b.matmul(m.b.reshape(y, {6, 16}), m.b.full(1, {16, 4})));
+    }
+    const SegmentedFusion cut = m.cut();
+    const GroupId kernel = group_with(cut, Op::tanh);
+    ASSERT_TRUE(kernel.valid()) << describe(cut);
+    EXPECT_EQ(cut.groups()[kernel.index].boundary.outputs, std::vector<ValId>{y}) << describe(cut);
+    EXPECT_EQ(cut.domain(group_with(cut, Op::reshape)).kind, GroupKind::kView) << describe(cut);
+  }
+}
+
+TEST(OtherShapes, AnotherShapeOfWhatIsInMemoryIsAView) {
+  const auto views = [](bool overwritten) {
+    Model m;
+    const ValId x = m.input("x", {4, 6, 4});
+    const ValId flat = m.b.reshape(x, {24, 4});
+    m.output(m.b.matmul(flat, m.b.full(1, {4, 4})));
+    m.output(m.b.sum(flat, {0}));
+    const ValId next = m.b.neg(x);
+    m.output(next);
+    if (overwritten) m.fusion.add_alias(next, x);
+    const SegmentedFusion cut = m.cut();
+    return cut.domain(group_with(cut, Op::reshape)).kind == GroupKind::kView;
+  };
+  EXPECT_TRUE(views(false));
+  (void)views(true);  // has an order of its groups
+}
+
+TEST(OtherShapes, AShapeThatIsAnOutputIsStored) {
+  Model m;
+  const ValId x = m.input("x", {4, 6, 4});
+  const ValId y = m.b.tanh(x);
+  m.output(y);
+  m.output(m.b.reshape(y, {24, 4}));
+  const SegmentedFusion cut = m.cut();
+  EXPECT_EQ(cut.size(), 1U) << describe(cut);
+}
 
 }  // namespace
 }  // namespace segfuse::compiler

@@ -37,12 +37,6 @@ std::multiset<GroupKind> kinds(const SegmentedFusion& cut) {
   return all;
 }
 
-GroupId group_with(const SegmentedFusion& cut, Op op) {
-  for (const ExprId id : cut.fusion().exprs())
-    if (cut.fusion().expr(id).op == op && cut.group_of(id).valid()) return cut.group_of(id);
-  return {};
-}
-
 // --- random programs
 
 /// inputs(S) and outputs(S) by their definition, for sets without library calls.
@@ -348,53 +342,6 @@ TEST(Segments, ScalarsAndExtentsAreNoBoundaries) {
       EXPECT_THAT(group.boundary.inputs, ::testing::Contains(rate));
     }
   for (const Op op : {Op::extent, Op::iota, Op::sqrt}) EXPECT_FALSE(group_with(cut, op).valid());
-}
-
-TEST(Segments, AValueThatIsStoredInTwoShapesIsStoredOnce) {
-  const ir::Extents flat{ir::Extent(24), 4};
-  for (const bool output : {true, false}) {
-    Model m;
-    const ValId x = m.input("x", {4, 6, 4});
-    const ValId y = m.b.tanh(x);
-    m.output(m.b.matmul(m.b.reshape(y, flat), m.b.full(1, {4, 4})));
-    if (output) {
-      m.output(y);
-    } else {  // two shapes, and neither is that in which it is computed
-      m.output(m.b.matmul(m.b.reshape(y, {6, 16}), m.b.full(1, {16, 4})));
-    }
-    const SegmentedFusion cut = m.cut();
-    const GroupId kernel = group_with(cut, Op::tanh);
-    ASSERT_TRUE(kernel.valid()) << describe(cut);
-    EXPECT_EQ(cut.groups()[kernel.index].boundary.outputs, std::vector<ValId>{y}) << describe(cut);
-    EXPECT_EQ(cut.domain(group_with(cut, Op::reshape)).kind, GroupKind::kView) << describe(cut);
-  }
-}
-
-TEST(Segments, AnotherShapeOfWhatIsInMemoryIsAView) {
-  const auto views = [](bool overwritten) {
-    Model m;
-    const ValId x = m.input("x", {4, 6, 4});
-    const ValId flat = m.b.reshape(x, {24, 4});
-    m.output(m.b.matmul(flat, m.b.full(1, {4, 4})));
-    m.output(m.b.sum(flat, {0}));
-    const ValId next = m.b.neg(x);
-    m.output(next);
-    if (overwritten) m.fusion.add_alias(next, x);
-    const SegmentedFusion cut = m.cut();
-    return cut.domain(group_with(cut, Op::reshape)).kind == GroupKind::kView;
-  };
-  EXPECT_TRUE(views(false));
-  (void)views(true);  // has an order of its groups
-}
-
-TEST(Segments, AShapeThatIsAnOutputIsStored) {
-  Model m;
-  const ValId x = m.input("x", {4, 6, 4});
-  const ValId y = m.b.tanh(x);
-  m.output(y);
-  m.output(m.b.reshape(y, {24, 4}));
-  const SegmentedFusion cut = m.cut();
-  EXPECT_EQ(cut.size(), 1U) << describe(cut);
 }
 
 TEST(Segments, AConstantForALibraryCallIsWritten) {

@@ -114,7 +114,7 @@ TEST_P(OnDevice, SumsIntoChosenPlaces) {
     p.output(p.b.scatter_add(p.input(values({2, 4, 3})), few, 1, 4));
     p.output(p.b.scatter_add(p.input(values({700, 300})), lots, 0, 9));
     p.output(p.b.scatter_add(p.input(values({700, 300})), lots, 0, 6000));  // many rows of a block
-    std::vector<double> more(4321);  // in chunks
+    std::vector<double> more(4321);                                         // in chunks
     for (double& index : more) index = static_cast<double>(rng.below(20));
     const ValId chunks = p.input(row(more, DType::kI64));
     p.output(p.b.scatter_add(p.input(values({2, 4321, 3})), chunks, 1, 20));
