@@ -111,6 +111,11 @@ class LibrariesTest(unittest.TestCase):
         self.assertEqual(named, {vcpkg for _, vcpkg, _ in LIBRARIES.values()} - {None})
         self.assertEqual(set(port()["features"]), {"jit", "mpi"})
 
+    def test_one_package_of_conda_has_the_command(self):
+        self.assertIn('rm "$PREFIX/bin/segfuse"\n', text("packaging/conda/build_python.sh"))
+        python = text("packaging/conda/recipe.yaml").split("name: segfuse\n    build:")[1]
+        self.assertIn('- ${{ pin_subpackage("libsegfuse", exact=True) }}\n', python)
+
     def test_conda(self):
         wanted = {conda for _, _, conda in LIBRARIES.values()} - {None}
         self.assertEqual(requirements("libsegfuse", "host"), wanted)
