@@ -15,6 +15,8 @@ set(VCPKG_CMAKE_SYSTEM_NAME Linux)
 set(VCPKG_BUILD_TYPE release)
 if(PORT STREQUAL "segfuse")
   set(VCPKG_CMAKE_CONFIGURE_OPTIONS -DCMAKE_CXX_FLAGS= {options})
+  # vcpkg sets it, and ccache looks at it.
+  unset(ENV{{LC_ALL}})
 endif()
 """
 
