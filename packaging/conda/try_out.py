@@ -30,7 +30,7 @@ PYTHON_VERSION = re.search(r"python: \[(\S+)\.\*", (HERE / "variants.yaml").read
 
 
 def needed():
-    """Names of what the recipe's requirements ask for: the version, and the words that ask for it."""
+    """The names that the recipe's requirements have: version, and the words that ask for it."""
     specs = re.findall(r"^        - ([a-z].*)$", (HERE / "recipe.yaml").read_text(), re.MULTILINE)
     # Those of variants.yaml.
     found = {"gxx_linux-64": ("14.0", ""), "sysroot_linux-64": ("2.28", "")}
