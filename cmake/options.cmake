@@ -33,6 +33,10 @@ target_compile_options(segfuse_flags INTERFACE
 add_library(segfuse_options INTERFACE)
 target_include_directories(segfuse_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(segfuse_options INTERFACE segfuse_flags fmt::fmt Threads::Threads)
+# From fmt 12.2 on, fmt/core.h has fmt::format on demand only.
+if(fmt_VERSION VERSION_GREATER_EQUAL 12.2)
+  target_compile_definitions(segfuse_options INTERFACE FMT_DEPRECATED_HEAVY_CORE)
+endif()
 if(SEGFUSE_SANITIZE)
   # Targets whose own code is not what is tested go without the slower one.
   target_compile_options(segfuse_flags INTERFACE

@@ -1,8 +1,8 @@
-"""Tries an installed wheel. usage: python smoke.py FOLDER [jit]
+"""Tries an installed wheel or conda package. usage: python smoke.py FOLDER [jit|conda]
 
 It writes to FOLDER. With `jit`, segfuse-jit must be installed, and compiled functions must be
 machine code; without it, they must run on built-in loops and say so once. tools/test_wheels runs
-both.
+both. conda's package has the compiler, and licences where conda keeps them.
 """
 
 import itertools
@@ -103,13 +103,14 @@ def check_doctor() -> None:
 
 
 def main() -> None:
-    folder, jit = Path(sys.argv[1]), "jit" in sys.argv[2:]
+    folder, kind = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
     place = Path(segfuse.__file__)
     assert place.is_relative_to(sys.prefix), f"{place} is not the installed package"
     assert command("--version").split()[-1] == segfuse.__version__
-    assert list((place.parent / "licenses").glob("*.txt")), "the wheel has no licences"
-    check_compiled(jit)
-    if not jit:
+    if kind != "conda":
+        assert list((place.parent / "licenses").glob("*.txt")), "the wheel has no licences"
+    check_compiled(kind in ("jit", "conda"))
+    if kind != "jit":
         check_crf()
         check_trainer(folder)
         check_doctor()

@@ -21,6 +21,7 @@ LIBRARIES = {
     "SEGFUSE_SOXR_INCLUDE": ("libsoxr-dev", "soxr", "soxr"),
     "SEGFUSE_SOXR_LIBRARY": ("libsoxr-dev", "soxr", "soxr"),
     "SEGFUSE_TOMLPLUSPLUS_INCLUDE": ("libtomlplusplus-dev", "tomlplusplus", "tomlplusplus"),
+    "SndFile": ("libsndfile1-dev", "libsndfile", "libsndfile"),  # only where it is static
     "Threads": (None, None, None),
     "ZLIB": ("zlib1g-dev", "zlib", "zlib"),
     "fmt": ("libfmt-dev", "fmt", "fmt"),
@@ -111,6 +112,11 @@ class LibrariesTest(unittest.TestCase):
         self.assertEqual(named, {vcpkg for _, vcpkg, _ in LIBRARIES.values()} - {None})
         self.assertEqual(set(port()["features"]), {"jit", "mpi"})
 
+    def test_one_package_of_conda_has_the_command(self):
+        self.assertIn('rm "$PREFIX/bin/segfuse"\n', text("packaging/conda/build_python.sh"))
+        python = text("packaging/conda/recipe.yaml").split("name: segfuse\n    build:")[1]
+        self.assertIn('- ${{ pin_subpackage("libsegfuse", exact=True) }}\n', python)
+
     def test_conda(self):
         wanted = {conda for _, _, conda in LIBRARIES.values()} - {None}
         self.assertEqual(requirements("libsegfuse", "host"), wanted)
@@ -121,6 +127,21 @@ class LibrariesTest(unittest.TestCase):
         for name in ("nanobind", "scikit-build-core"):
             pinned = re.search(rf'"{name}==(\S+)"', project).group(1)
             self.assertIn(f"- {name} =={pinned}\n", text("packaging/conda/recipe.yaml"))
+
+
+class NewerLibrariesTest(unittest.TestCase):
+    """What registries have is newer than the distribution's."""
+
+    def test_of_fmt_no_more_is_used_than_newer_versions_have(self):
+        for folder in ("cli", "python", "src", "tests"):
+            for path in (tool.SOURCE / folder).rglob("*.[ch]*"):
+                if path.suffix not in (".cpp", ".h"):
+                    continue
+                found = path.read_text()
+                with self.subTest(file=path):
+                    self.assertNotIn("fmt::localtime", found)  # gone from fmt 12 on
+                    if "fmt::join(" in found:  # in fmt/format.h up to fmt 10
+                        self.assertIn("#include <fmt/ranges.h>", found)
 
 
 class FilesTest(unittest.TestCase):

@@ -1,6 +1,6 @@
 #include "support/structure.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 #include "learn/data/label_files.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>

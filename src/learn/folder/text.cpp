@@ -1,6 +1,6 @@
 // The configuration that follows from a plan, with comments.
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "segfuse/model.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <stdlib.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The table of label formats, and each of its readers on a sample of its own making.
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>

@@ -1,6 +1,6 @@
 #include "compiler/codegen/cuda/scalars.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <bit>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "doctor/fork/judge/owner.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

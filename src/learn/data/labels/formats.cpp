@@ -1,6 +1,6 @@
 // The one table of label formats.
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "learn/data/values/values.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "learn/train/commands/initial_model.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "learn/train/decode/alternatives.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iterator>
 

@@ -1,6 +1,6 @@
 #include "learn/train/report/facts.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/code/fnv.h"
 #include "learn/train/commands/initial_model.h"

@@ -47,7 +47,9 @@ void write_report(Outputs& outputs, const fs::path& out, const ReportData& repor
 
 std::string today() {
   const std::time_t t = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(t));
+  std::tm local{};
+  localtime_r(&t, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M}", local);
 }
 
 }  // namespace segfuse::learn

@@ -1,6 +1,6 @@
 #include "learn/train/study/summary.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
