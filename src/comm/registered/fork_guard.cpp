@@ -23,7 +23,7 @@
 namespace segfuse::comm {
 namespace {
 
-// docs/fork.md has the measurements: 0.27 to 0.6 s a GiB for small pages.
+// Less than docs/fork.md measured for small pages on a busy virtual machine: about 1 s a GiB.
 constexpr double kSecondsPerGiB = 0.4;
 constexpr double kGiB = 1 << 30;
 constexpr double kLongStall = 1;
