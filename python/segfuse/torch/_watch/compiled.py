@@ -27,6 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import _native
 from ..._errors import DeviceError
+from .captures import Captures
 from .judge import Judge, Record, Result
 from .operation import READS_VALUES, UNSCALES, has_numbers, is_collective, operation_of
 from .place import NOWHERE, Modules, Origin, Place, kind_of, line_place
@@ -146,9 +147,10 @@ class Compiled:
         self._places: dict[Any, Place] = {}
         self._step, self._phase = 1, "forward"
         self._handles: list[Any] = []
-        self._capture: tuple[Any, Any] | None = None
+        self.captures = Captures(self.flush, recorder.pause)
 
     def start(self) -> None:
+        self._recorder.clear()  # what a watch before could not look at
         self._recorder.start(
             self._facts,
             kind_of,
@@ -168,16 +170,14 @@ class Compiled:
                 leave(module, inputs, output)
 
         self._modules.start(enter_module, leave_module)
-        self._follow_captures()
+        self.captures.start()
         self._let_through_higher_order()
 
     def stop(self) -> None:
         self._modules.stop()
         self._recorder.stop()
         torch._ops.HigherOrderOperator.__call__ = self._higher_order  # type: ignore[method-assign]
-        if self._capture is not None:
-            graph = torch.cuda.CUDAGraph
-            graph.capture_begin, graph.capture_end = self._capture
+        self.captures.stop()
 
     def _let_through_higher_order(self) -> None:
         """They dispatch in Python, which does not know the recorder's key."""
@@ -188,29 +188,6 @@ class Compiled:
                 return call(this, *args, **kwargs)
 
         torch._ops.HigherOrderOperator.__call__ = quiet_call  # type: ignore[method-assign]
-
-    def _follow_captures(self) -> None:
-        """What is captured in a CUDA graph does not run, and cannot be looked at."""
-        graph = getattr(torch.cuda, "CUDAGraph", None)
-        if graph is None or torch.cuda.device_count() == 0:
-            return
-        begin, end = graph.capture_begin, graph.capture_end
-        self._capture = (begin, end)
-        pause = self._recorder.pause
-
-        def capture_begin(this: Any, *args: Any, **kwargs: Any) -> Any:
-            with self.quiet():
-                self.flush()
-            pause(True)
-            return begin(this, *args, **kwargs)
-
-        def capture_end(this: Any) -> Any:
-            try:
-                return end(this)
-            finally:
-                pause(False)
-
-        graph.capture_begin, graph.capture_end = capture_begin, capture_end
 
     def _facts(self, name: str, overload: str) -> tuple[Any, ...]:
         operation = operation_of(_function((name, overload)))
@@ -274,10 +251,14 @@ class Compiled:
         guard: Tensor | None = None,
         always: bool = False,
     ) -> None:
+        if self.captures.going_on():
+            return
         self._recorder.expect(len(self._texts), tensors, guard)
         self._texts.append((what, names))
 
     def flush(self) -> None:
+        if self.captures.going_on():
+            return
         with self.quiet():
             self._recorder.finish()
             everything = self._judge.statistics is not None
