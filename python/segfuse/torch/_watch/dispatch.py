@@ -64,7 +64,8 @@ def ctc_loss(
     """
     lengths = [input_lengths, target_lengths]
     if all(type(t) is Tensor and t.dtype in _INTEGERS for t in lengths) and not (
-        log_probs.is_cuda and torch._use_cudnn_ctc_loss(log_probs, targets, *lengths, blank)
+        log_probs.is_cuda
+        and torch._use_cudnn_ctc_loss(log_probs, targets, input_lengths, target_lengths, blank)
     ):
         lengths = [t.flatten().tolist() for t in lengths]
     return _ctc_loss(log_probs, targets, *lengths, blank, *arguments, **options)
