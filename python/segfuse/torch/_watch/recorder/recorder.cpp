@@ -385,6 +385,10 @@ void clear() {
   s.next = s.first_kept = 0;
   s.kept_bytes = 0;
   s.slots = 0;
+  s.pending.clear();
+  s.pending_bytes = 0;
+  s.reduced.clear();
+  s.open.clear();
   s.written.clear();
   for (auto i = s.unwritten.begin(); i != s.unwritten.end();) {
     i = i->second.first.expired() ? s.unwritten.erase(i) : std::next(i);
