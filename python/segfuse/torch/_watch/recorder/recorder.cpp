@@ -385,8 +385,10 @@ void clear() {
   s.next = s.first_kept = 0;
   s.kept_bytes = 0;
   s.slots = 0;
+  // Guesses that were not tested prove nothing.
+  if (!s.pending.list.empty() || !s.bounded.list.empty()) s.bounds.forget_all();
   s.pending.clear();
-  s.pending_bytes = 0;
+  s.bounded.clear();
   s.reduced.clear();
   s.open.clear();
   s.written.clear();
