@@ -49,6 +49,7 @@ class Strict:
 
     harmless = (
         "start", "stop", "clear", "exclude", "pause", "pending", "enter_module", "leave_module",
+        "bound", "statistics",
     )  # fmt: skip
 
     def __init__(self, of):
