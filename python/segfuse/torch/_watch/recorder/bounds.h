@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <c10/util/flat_hash_map.h>
 #include <recorder/tensors.h>
 #include <cmath>
 #include <limits>
@@ -158,7 +159,7 @@ class Bounds {
     int slot;
   };
 
-  std::unordered_map<StorageImpl*, Known> known_;
+  ska::flat_hash_map<StorageImpl*, Known> known_;
 };
 
 }  // namespace recorder
