@@ -7,13 +7,12 @@ an optimizer's step, the end, or the outermost module's result in a program with
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -106,15 +105,15 @@ class Numerics:
     def _named(self, optimizer: Any) -> list[tuple[str, Tensor]]:
         named = []
         for g, group in enumerate(optimizer.param_groups):
-            names = group.get("param_names") or _numbered(g, len(group["params"]))
-            named += zip(names, group["params"], strict=False)
+            names = group.get("param_names") or [f"{g}.{i}" for i in range(len(group["params"]))]
+            named += list(zip(names, group["params"], strict=False))
         return named
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self.looks.captures.going_on():
             return  # the step does not take place now
         with self.looks.quiet():
-            names, grads = _plain([(name, p.grad) for name, p in self._named(optimizer)])
+            names, grads = _plain((name, p.grad) for name, p in self._named(optimizer))
             guard = getattr(optimizer, "found_inf", None)
             self.looks.expect("the gradient of parameter ", names, grads, guard)
             if self.statistics is not None:
@@ -127,20 +126,15 @@ class Numerics:
         with self.looks.quiet():
             self.looks.phase = "forward"
             named = self._named(optimizer)
-            detaches = self.statistics is None and isinstance(self.looks, Compiled)
-            names, values = _plain(
-                [(n, p if detaches and type(p) is Parameter else p.data) for n, p in named]
-            )
+            names, values = _plain((name, p.data) for name, p in named)
             self.looks.expect("parameter ", names, values)
             if self.statistics is not None:
                 self.statistics.parameters(self.step, names, values)
             state = optimizer.state
             names, values = _plain(
-                [
-                    (f"{name} ({key})", value)
-                    for name, p in named
-                    for key, value in state.get(p, {}).items()
-                ]
+                (f"{name} ({key})", value)
+                for name, p in named
+                for key, value in state.get(p, {}).items()
             )
             self.looks.expect("the optimizer's state of parameter ", names, values, bounded=True)
             self.looks.flush()
@@ -168,16 +162,8 @@ class Numerics:
         return self.judge.put_aside()
 
 
-@functools.cache
-def _numbered(group: int, count: int) -> tuple[str, ...]:
-    """The names of an optimizer's parameters that have none."""
-    return tuple(f"{group}.{i}" for i in range(count))
-
-
-def _plain(named: list[tuple[str, Any]]) -> tuple[list[str], list[Tensor]]:
+def _plain(named: Iterable[tuple[str, Any]]) -> tuple[list[str], list[Tensor]]:
     """Those with memory here, with their names."""
-    if named and all(type(value) in PLAIN for _, value in named):
-        return [name for name, _ in named], [value for _, value in named]
     names, tensors = [], []
     for name, value in named:
         if type(value) in PLAIN:

@@ -6,7 +6,6 @@
 
 #pragma once
 
-#include <c10/util/flat_hash_map.h>
 #include <recorder/tensors.h>
 #include <cmath>
 #include <limits>
@@ -159,7 +158,7 @@ class Bounds {
     int slot;
   };
 
-  ska::flat_hash_map<StorageImpl*, Known> known_;
+  std::unordered_map<StorageImpl*, Known> known_;
 };
 
 }  // namespace recorder

@@ -17,32 +17,6 @@ inline int kind_of(State& s, PyCodeObject* code) {
   return kind;
 }
 
-inline int number_of(State& s, const PlaceKey& key) {
-  const auto [found, is_new] = s.place_numbers.emplace(key, int(s.places.size()));
-  if (is_new) s.places.push_back(key);
-  return found->second;
-}
-
-// Whether the thread runs no Python, as autograd's threads of devices. A thread may ask this of
-// itself without the GIL.
-inline bool runs_no_python(PyThreadState* thread) {
-#if PY_VERSION_HEX >= 0x030d0000 && PY_VERSION_HEX < 0x030f0000
-  return thread->current_frame == nullptr;
-#elif PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030d0000
-  return thread->cframe->current_frame == nullptr;
-#else
-  return false;
-#endif
-}
-
-// The GIL, for a thread that may hold it already.
-struct Gil {
-  explicit Gil(PyThreadState* thread) {
-    if (_PyThreadState_UncheckedGet() != thread) acquired.emplace();
-  }
-  std::optional<py::gil_scoped_acquire> acquired;
-};
-
 // The GIL is held. The same as here() of place.py.
 inline int place_here(State& s) {
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
@@ -66,7 +40,9 @@ inline int place_here(State& s) {
     Py_DECREF(frame);
     frame = back;
   }
-  return number_of(s, key);
+  const auto [found, is_new] = s.place_numbers.emplace(key, int(s.places.size()));
+  if (is_new) s.places.push_back(key);
+  return found->second;
 }
 
 inline py::object line_of(PyCodeObject* code, int at) {

@@ -68,7 +68,8 @@ int node_name(State& s, Node& node, const std::string& of_python) {
     if (is_new) s.node_names.push_back(of_python);
     return found->second;
   }
-  const auto [found, is_new] = s.nodes.emplace(&typeid(node), int(s.node_names.size()));
+  const auto [found, is_new] =
+      s.nodes.emplace(std::type_index(typeid(node)), int(s.node_names.size()));
   if (is_new) s.node_names.push_back(node.name());
   return found->second;
 }
@@ -81,22 +82,13 @@ Record& new_record(State& s) {
 
 void remember_operands(State& s, Record& record, const Call& call) {
   record.operands.reserve(4);
-  constexpr size_t FEW = 8;
-  ska::flat_hash_set<const void*> many;
-  if (call.written.size() > FEW) {
-    for (const auto& tensor : call.written) many.insert(tensor.unsafeGetTensorImpl());
-  }
   for (size_t i = 0; i < call.arguments.size(); ++i) {
     bool is_written = false;
     for (const size_t w : call.facts.written) is_written = is_written || w == i;
     each_tensor(call.arguments[i], [&](const Tensor& tensor, int position) {
       bool overwritten = is_written;
-      if (!many.empty()) {
-        overwritten = overwritten || many.count(tensor.unsafeGetTensorImpl()) > 0;
-      } else {
-        for (const auto& other : call.written) {
-          overwritten = overwritten || other.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl();
-        }
+      for (const auto& other : call.written) {
+        overwritten = overwritten || other.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl();
       }
       record.operands.push_back(
           {weak_of(tensor), key_of(tensor), int(i), position, version_of(tensor), overwritten});
@@ -110,15 +102,11 @@ void remember_operands(State& s, Record& record, const Call& call) {
   }
 }
 
-// The record has the arguments, with tensors of its own in place of those that autograd counts. The
-// call keeps those: the end of a tensor may ask for the GIL, and the lock is held here.
+// Copies the arguments, with tensors of their own in place of those that autograd counts.
 void keep_arguments(Record& record, Call& call) {
-  record.arguments.swap(call.arguments);
+  record.arguments.assign(call.arguments.begin(), call.arguments.end());
   for (auto& value : record.arguments) {
-    if (!value.isTensor() || !is_plain(value.toTensor())) continue;
-    IValue own = detached(value.toTensor());
-    value.swap(own);
-    call.arguments.push_back(std::move(own));
+    if (value.isTensor() && is_plain(value.toTensor())) value = detached(value.toTensor());
   }
 }
 
@@ -158,11 +146,7 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
   record.number = ++s.number;
   record.step = s.step;
   record.op = op;
-  if (node) {
-    record.phase = "backward";
-  } else {
-    record.phase = s.phase;
-  }
+  record.phase = node ? "backward" : s.phase;
   record.place = call.place;
   record.module = call.module;
   if (node) {
@@ -211,9 +195,6 @@ Tensor copy_of(const Facts& facts, const c10::OperatorHandle& op,
   return written[0].detach().clone();
 }
 
-// A list with room, for the arguments of the thread's next call.
-thread_local std::vector<IValue> spare_arguments;
-
 void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   State& s = state();
   const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
@@ -249,16 +230,12 @@ void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
     return;
   }
   Call call{facts, -1, module_stack.empty() ? -1 : module_stack.back().second, {}, {}, {}, {}};
-  PyThreadState* const thread = Py_IsInitialized() ? PyGILState_GetThisThreadState() : nullptr;
-  if (thread != nullptr && runs_no_python(thread) && s.used < MOST_RECORDS) {
-    call.place = s.no_place;
-  } else if (thread != nullptr) {
-    const Gil gil(thread);
+  if (Py_IsInitialized() && PyGILState_GetThisThreadState() != nullptr) {
+    const py::gil_scoped_acquire gil;
     call.place = place_here(s);
     if (s.used >= MOST_RECORDS) s.on_full();
   }
   const size_t count = op.schema().arguments().size();
-  call.arguments.swap(spare_arguments);
   call.arguments.assign(stack->end() - std::ptrdiff_t(count), stack->end());
   for (size_t i = 0; i < facts.written.size(); ++i) {
     each_tensor(call.arguments[facts.written[i]], [&](const Tensor& t, int position) {
@@ -276,8 +253,6 @@ void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
     op.redispatchBoxed(after, stack);
   }
   look(s, op, *stack, call);
-  call.arguments.clear();
-  call.arguments.swap(spare_arguments);
 }
 
 // --- for Python ---
@@ -310,7 +285,6 @@ void start(py::object facts, py::object kind, py::object result, py::object full
   s.guess_of.clear();
   s.origins.clear();
   s.facts.clear();
-  s.no_place = number_of(s, PlaceKey{nullptr, 0, nullptr, 0});
   s.on = true;
   c10::impl::tls_set_dispatch_key_included(KEY, true);
 }

@@ -82,13 +82,12 @@ enum class Role { result, arrival, operand };
 // Without a site nothing is assumed of what is read.
 inline void add_result(State& s, Record& record, const Tensor& tensor, Role role, bool is_written,
                        Bound bound, const Site* site, bool keeps_larger = false) {
-  const int64_t bytes = tensor.numel() * tensor.element_size();
-  const bool covers = size_t(bytes) >= tensor.storage().nbytes();
-  StorageImpl* key = key_of(tensor);
-  meet_stream(s, tensor);
+  Tensor own = detached(tensor);
+  const int64_t bytes = own.numel() * own.element_size();
+  const bool covers = size_t(bytes) >= own.storage().nbytes();
+  StorageImpl* key = key_of(own);
+  meet_stream(s, own);
   const bool read = !bound.known() || s.bounds.mode == Bounds::NOWHERE;
-  const bool stays = role != Role::arrival || read || bound.assumed;
-  Tensor own = stays ? detached(tensor) : Tensor();  // an arrival's record has no tensor
   int slot;
   if (read) {
     const float most =

@@ -8,7 +8,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/flat_hash_map.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <recorder/bounds.h>
@@ -27,7 +26,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <typeinfo>
+#include <typeindex>
 #include <unordered_map>
 #include <vector>
 
@@ -182,15 +181,7 @@ struct PlaceKey {
   int inner_at;
   PyCodeObject* outer;
   int outer_at;
-  bool operator==(const PlaceKey&) const = default;
-};
-
-struct HashOfPlace {
-  size_t operator()(const PlaceKey& key) const {
-    const auto inner = reinterpret_cast<uintptr_t>(key.inner) + size_t(key.inner_at);
-    const auto outer = reinterpret_cast<uintptr_t>(key.outer) + size_t(key.outer_at);
-    return inner * 0x9e3779b97f4a7c15ull ^ outer;
-  }
+  auto operator<=>(const PlaceKey&) const = default;
 };
 
 struct ModuleKey {
@@ -226,17 +217,16 @@ struct State {
   bool many_streams = false, paused = false;
   bool cpu = false, cuda = false;
   std::unordered_map<StorageImpl*, std::pair<WeakStorage, int>> unwritten;
-  ska::flat_hash_map<StorageImpl*, int> written;  // in place, by the last that covered it
+  std::unordered_map<StorageImpl*, int> written;  // in place, by the last that covered it
   std::vector<Origin> origins;
-  ska::flat_hash_map<const std::type_info*, int> nodes;
+  std::unordered_map<std::type_index, int> nodes;
   std::unordered_map<std::string, int> python_nodes;
   std::vector<std::string> node_names;
 
   // Guarded by the GIL.
-  ska::flat_hash_map<PyCodeObject*, int> kinds;
-  ska::flat_hash_map<PlaceKey, int, HashOfPlace> place_numbers;
+  std::unordered_map<PyCodeObject*, int> kinds;
+  std::map<PlaceKey, int> place_numbers;
   std::vector<PlaceKey> places;
-  int no_place = -1;  // of threads that run no Python
   std::map<ModuleKey, int> module_numbers;
   std::vector<std::pair<PyObject*, PyObject*>> modules;  // weak references
   py::object facts_of, kind_of, on_result, on_full;
