@@ -152,5 +152,6 @@ def looks(request, monkeypatch):
     if is_compiled:
         recorder, note = compiled.compiled_here()
         if recorder is None:
+            assert "there is no C++ compiler" in note or "uses the dispatch key" in note, note
             pytest.skip(note)
     return is_compiled

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -46,14 +47,9 @@ SEED = "torch.manual_seed(0)"
 def finding_of(program):
     """Of two runs in this process."""
     code = compile(textwrap.dedent(program), "train.py", "exec")
-    trace = io.StringIO()
-    for watch in (Determinism(trace, None), Determinism(None, iter(trace))):
-        trace.seek(0)
-        watch.start()
-        exec(code, {"__name__": "__main__"})
-        watch.stop()
-    assert watch.finding is not None
-    return watch.finding
+    found = runs_of(*[lambda: exec(code, {"__name__": "__main__"})] * 2)
+    assert found is not None
+    return found
 
 
 def test_a_clean_training_has_the_same_bits(tmp_path):
@@ -121,6 +117,73 @@ def test_another_order_in_an_operation():
     found = finding_of(program)
     assert found["kind"] == "given"
     assert "in backward" in dict(found["rows"])["line"]
+
+
+def runs_of(*programs):
+    """The finding of two runs, each of a program of its own."""
+    trace = io.StringIO()
+    for watch, program in zip(
+        (Determinism(trace, None), Determinism(None, iter(trace))), programs, strict=True
+    ):
+        trace.seek(0)
+        watch.start()
+        program()
+        watch.stop()
+    return watch.finding
+
+
+def counter_in_former_memory(value, other):
+    """Adds to a number that lies where the result of another library lay, or elsewhere."""
+    filled = torch.empty(3)
+    filled.numpy()[:] = 1  # as our decoder does: PyTorch has no operation for it
+    former = filled.untyped_storage()._cdata
+    if not other:
+        del filled
+    kept = []
+    for _ in range(1000):  # as Adam's counters: no operation makes them
+        kept.append(torch.tensor(value))
+        if kept[-1].untyped_storage()._cdata == former:
+            break
+    kept[-1].add_(1)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_what_lies_where_other_memory_lay_is_no_difference(first):
+    found = runs_of(
+        lambda: counter_in_former_memory(0.0, first),
+        lambda: counter_in_former_memory(0.0, not first),
+    )
+    assert found is None
+
+
+def test_what_lies_where_other_memory_lay_is_not_unwritten():
+    found = runs_of(
+        lambda: counter_in_former_memory(0.0, False), lambda: counter_in_former_memory(1.0, False)
+    )
+    assert found["kind"] == "given"
+
+
+def test_unwritten_memory_with_the_same_bits_is_no_difference():
+    def program(filled):
+        x = torch.empty(3)
+        if filled:
+            x.numpy()[:] = 1
+        else:
+            x = torch.from_numpy(np.ones(3, dtype=np.float32))
+        return x + 1
+
+    assert runs_of(lambda: program(True), lambda: program(False)) is None
+
+
+def test_the_same_operation_at_another_line_has_parted():
+    def program(numbers):
+        x = torch.from_numpy(np.array(numbers, dtype=np.float32))
+        if len(numbers) > 1 and numbers[0] > 1:
+            return x * 2
+        return x * 2
+
+    assert runs_of(lambda: program([1.0, 1.0]), lambda: program([2.0, 1.0]))["kind"] == "parted"
+    assert runs_of(lambda: program([1.0, 1.0]), lambda: program([1.0, 2.0]))["kind"] == "given"
 
 
 @pytest.mark.parametrize("name", determinism_programs.PROGRAMS)

@@ -28,6 +28,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import _native
 from ..._errors import DeviceError
+from .captures import Captures
 from .judge import Judge, Record, Result
 from .operation import READS_VALUES, UNSCALES, has_numbers, is_collective, operation_of
 from .place import NOWHERE, Modules, Origin, Place, kind_of, line_place
@@ -150,12 +151,13 @@ class Compiled:
         self._places: dict[Any, Place] = {}
         self._step, self._phase = 1, "forward"
         self._handles: list[Any] = []
-        self._capture: tuple[Any, Any] | None = None
         self._triton: tuple[Any, Any] | None = None
         self._watching = False
+        self.captures = Captures(self._flush_before_capture, recorder.pause)
 
     def start(self) -> None:
         self._watching = True
+        self._recorder.clear()  # what a watch before could not look at
         self._recorder.start(
             self._facts,
             kind_of,
@@ -176,7 +178,7 @@ class Compiled:
                 leave(module, inputs, output)
 
         self._modules.start(enter_module, leave_module)
-        self._follow_captures()
+        self.captures.start()
         self._let_through_higher_order()
         self._follow_kernels()
 
@@ -185,9 +187,7 @@ class Compiled:
         self._modules.stop()
         self._recorder.stop()
         torch._ops.HigherOrderOperator.__call__ = self._higher_order  # type: ignore[method-assign]
-        if self._capture is not None:
-            graph = torch.cuda.CUDAGraph
-            graph.capture_begin, graph.capture_end = self._capture
+        self.captures.stop()
         if self._triton is not None:
             self._triton[0].run, self._triton = self._triton[1], None
 
@@ -203,29 +203,9 @@ class Compiled:
 
         torch._ops.HigherOrderOperator.__call__ = quiet_call  # type: ignore[method-assign]
 
-    def _follow_captures(self) -> None:
-        """What is captured in a CUDA graph does not run, and cannot be looked at."""
-        graph = getattr(torch.cuda, "CUDAGraph", None)
-        if graph is None or torch.cuda.device_count() == 0:
-            return
-        begin, end = graph.capture_begin, graph.capture_end
-        self._capture = (begin, end)
-        pause = self._recorder.pause
-
-        def capture_begin(this: Any, *args: Any, **kwargs: Any) -> Any:
-            with self.quiet():
-                self.flush()
-            pause(True)
-            self._recorder.bound(UNBOUNDED)  # a replay writes unseen
-            return begin(this, *args, **kwargs)
-
-        def capture_end(this: Any) -> Any:
-            try:
-                return end(this)
-            finally:
-                pause(False)
-
-        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+    def _flush_before_capture(self) -> None:
+        self.flush()
+        self._recorder.bound(UNBOUNDED)  # a replay writes unseen
 
     def _follow_kernels(self) -> None:
         """Kernels that are no operations of PyTorch write unseen: nothing is known after them."""
@@ -308,10 +288,14 @@ class Compiled:
         always: bool = False,
         bounded: bool = False,
     ) -> None:
+        if self.captures.going_on():
+            return
         self._recorder.expect(len(self._texts), tensors, guard, bounded)
         self._texts.append((what, names))
 
     def flush(self) -> None:
+        if self.captures.going_on():
+            return
         with self.quiet():
             self._recorder.finish()
             everything = self._judge.statistics is not None

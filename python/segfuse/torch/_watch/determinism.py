@@ -19,21 +19,21 @@ import torch
 from torch import Tensor
 
 from ... import _native
+from .captures import Captures
 from .dispatch import Dispatch
 from .operation import (
     Operation,
     arguments_of,
     describe,
     has_arrived,
-    is_capturing,
     is_only_written,
     operation_of,
-    storage_key,
     tensors_in,
     written_of,
 )
 from .place import Modules, Nodes, Place, here
 from .report import Reporter
+from .unwritten import Unwritten
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PRIMES = (-0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)
@@ -72,14 +72,17 @@ class Determinism(Dispatch):
         self._inside = threading.local()
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._unwritten: dict[int, Place] = {}
+        self._unwritten = Unwritten()
+        self._captures = Captures()
 
     def start(self) -> None:
         self._modules.start()
+        self._captures.start()
         self.__enter__()
 
     def stop(self) -> None:
         self.__exit__(None, None, None)
+        self._captures.stop()
         self._modules.stop()
         if self._first is not None and self.finding is None:
             rest = next(self._first, None)
@@ -96,12 +99,12 @@ class Determinism(Dispatch):
         kwargs = kwargs or {}
         operation = operation_of(func)
         inside = getattr(self._inside, "on", False) or os.getpid() != self._pid
-        if inside or operation.is_view or self.finding is not None or is_capturing():
+        if inside or operation.is_view or self.finding is not None or self._captures.going_on():
             return func(*args, **kwargs)
         if operation.leaves_unwritten:
             result = func(*args, **kwargs)
             for tensor in tensors_in(result):
-                self._unwritten[storage_key(tensor)] = here()
+                self._unwritten.allocated(tensor, here())
             return result
         with self._lock:
             self._inside.on = True
@@ -129,7 +132,7 @@ class Determinism(Dispatch):
                 operands.append([name, repr(value), False])
             for i, tensor in enumerate(tensors_in(value)):
                 label = f"{name}[{i}]" if isinstance(value, (list, tuple)) else name
-                unwritten = storage_key(tensor) in self._unwritten
+                unwritten = self._unwritten.place_of(tensor) is not None
                 # What is overwritten is no operand, unless the operation adds to it.
                 blank = operation.name in ("copy_", "fill_", "zero_") or operation.random
                 if id(tensor) in overwritten and (blank or is_only_written(operation, name)):
@@ -146,7 +149,7 @@ class Determinism(Dispatch):
         arrived = has_arrived(operation, result)
         results = [tensor for tensor in results if arrived and _hashable(tensor)]
         for tensor in results:
-            self._unwritten.pop(storage_key(tensor), None)
+            self._unwritten.written(tensor)
         node = torch._C._current_autograd_node()
         if node is None and torch.is_grad_enabled():
             self._nodes.note(operation.name, place, self._modules.path())
@@ -164,7 +167,7 @@ class Determinism(Dispatch):
         if self._first is not None:
             line = next(self._first, None)
             before = None if line is None else json.loads(line)
-            if before != mine:
+            if before is None or _compared(before) != _compared(mine):
                 self.finding = self._explain(operation, mine, before, place, node)
                 self.finding["device"] = results[0].device.type
 
@@ -181,8 +184,7 @@ class Determinism(Dispatch):
         module = self._modules.path() or ("" if origin is None else origin.module)
         if module:
             finding["rows"].append(("module", module))
-        names = None if before is None else [name for name, _, _ in before["operands"]]
-        if before is None or before["name"] != mine["name"] or names != _names(mine):
+        if before is None or _what(before) != _what(mine):
             was = "had ended" if before is None else f"did {before['name']} at {before['place']}"
             sentence = f"operation {number} is {operation.name} in the second run; the first {was}"
             return finding | {"kind": "parted", "sentence": sentence, "cause": _PARTED}
@@ -199,8 +201,15 @@ class Determinism(Dispatch):
         return finding | {"kind": "operation", "sentence": sentence, "cause": _cause(operation)}
 
 
-def _names(record: dict[str, Any]) -> list[str]:
-    return [name for name, _, _ in record["operands"]]
+def _what(record: dict[str, Any]) -> tuple[str, str, list[str]]:
+    """Operations that differ in it are not the same one."""
+    return record["name"], record["place"], [name for name, _, _ in record["operands"]]
+
+
+def _compared(record: dict[str, Any]) -> tuple[Any, ...]:
+    """Without what only explains a difference."""
+    operands = [(name, value) for name, value, _ in record["operands"]]
+    return record["name"], operands, record["results"]
 
 
 _PARTED = (

@@ -7,7 +7,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class _Finder:
@@ -46,6 +50,27 @@ def when_imported(name: str, call: Callable[[Any], None]) -> Callable[[], None]:
     return stop
 
 
+_ctc_loss: Callable[..., Tensor] = torch.ctc_loss
+
+
+def ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
+    *arguments: Any, **options: Any,
+) -> Tensor:  # fmt: skip
+    """torch.ctc_loss, with the kernel that it has without a dispatch mode.
+
+    Under one PyTorch gives tensors of lengths to a kernel that wants them on the device. Without,
+    it makes lists of them first, unless cuDNN takes the tensors.
+    """
+    lengths = [input_lengths, target_lengths]
+    if all(type(t) is Tensor and t.dtype in _INTEGERS for t in lengths) and not (
+        log_probs.is_cuda
+        and torch._use_cudnn_ctc_loss(log_probs, targets, input_lengths, target_lengths, blank)
+    ):
+        lengths = [t.flatten().tolist() for t in lengths]
+    return _ctc_loss(log_probs, targets, *lengths, blank, *arguments, **options)
+
+
 class Dispatch(TorchDispatchMode):
     """Sees the operations of its thread. Meanwhile torch.compile runs functions as they are.
 
@@ -63,10 +88,15 @@ class Dispatch(TorchDispatchMode):
                 self._stance = dynamo.set_stance("force_eager")
 
         self._stop_waiting = when_imported("torch._dynamo", set_stance)
+        self._ctc_loss = torch.ctc_loss
+        torch.ctc_loss = ctc_loss
+        # torch.jit.script knows operators by the functions that stand for them.
+        torch.jit._builtins._register_builtin(ctc_loss, "aten::ctc_loss")
         return super().__enter__()
 
     def __exit__(self, *arguments):  # type: ignore[no-untyped-def]
         super().__exit__(*arguments)
+        torch.ctc_loss = self._ctc_loss
         self._stop_waiting()
         if self._stance is not None:
             self._stance.__exit__(None, None, None)

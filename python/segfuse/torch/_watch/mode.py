@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
+from .captures import Captures
 from .dispatch import Dispatch
 from .judge import Judge, Record, Result, version_of, weak_of
 from .lane import Lanes, Slot, magnitudes_at_once
@@ -37,6 +37,7 @@ from .operation import (
     written_of,
 )
 from .place import Modules, Nodes, Place, here
+from .unwritten import Unwritten
 
 _SMALL = 1 << 16
 
@@ -68,17 +69,20 @@ class Mode(Dispatch):
         self._pid = os.getpid()
         self._number = 0
         self._lanes = Lanes()
+        self.captures = Captures(self._flush_quietly)
         self._queue: deque[_Queued] = deque()
         self._kept = 0
         self._keep_bytes = keep_bytes
-        self._unwritten: dict[int, tuple[StorageWeakRef, Place]] = {}
+        self._unwritten = Unwritten()
 
     def start(self) -> None:
         self._modules.start()
+        self.captures.start()
         self.__enter__()
 
     def stop(self) -> None:
         self.__exit__(None, None, None)
+        self.captures.stop()
         self._modules.stop()
 
     def pending(self) -> bool:
@@ -93,7 +97,7 @@ class Mode(Dispatch):
         if getattr(self._inside, "on", False) or os.getpid() != self._pid:
             return func(*args, **kwargs)
         operation = operation_of(func)
-        if operation.is_view:
+        if operation.is_view or self.captures.going_on():
             return func(*args, **kwargs)
         with self.quiet():
             place = here()
@@ -120,10 +124,7 @@ class Mode(Dispatch):
     ) -> None:
         if operation.leaves_unwritten:
             for tensor in tensors_in(result):
-                self._unwritten[storage_key(tensor)] = (weak_of(tensor), place)
-            if len(self._unwritten) > 4096:
-                for key in [k for k, v in self._unwritten.items() if v[0].expired()]:
-                    del self._unwritten[key]
+                self._unwritten.allocated(tensor, place)
             return
         if not has_arrived(operation, result):
             return
@@ -159,8 +160,8 @@ class Mode(Dispatch):
                 Result(tensor, key, tensor.shape, tensor.dtype, covers_storage(tensor),
                        weak_of(tensor), version_of(tensor))
             )  # fmt: skip
-            if self._unwritten and not record.arrival:
-                self._unwritten.pop(key, None)
+            if not record.arrival:
+                self._unwritten.written(tensor)
         self._take(record, looked_at)
 
     def _add_operands(
@@ -184,12 +185,12 @@ class Mode(Dispatch):
             for i, tensor in enumerate(tensors_in(value)):
                 label = f"{name}[{i}]" if many else name
                 record.keys.append((label, storage_key(tensor)))
-                unwritten = self._unwritten.get(storage_key(tensor)) if self._unwritten else None
+                unwritten = self._unwritten.place_of(tensor)
                 if unwritten is not None and id(tensor) not in overwritten:
-                    record.unwritten = unwritten[1]
+                    record.unwritten = unwritten
                 elif unwritten is not None and operation.name.endswith("_"):
                     if operation.name not in ("copy_", "fill_", "zero_") and not operation.random:
-                        record.unwritten = unwritten[1]
+                        record.unwritten = unwritten
                 if id(tensor) not in overwritten:
                     record.operands.append((label, tensor))
                     record.versions.append(version_of(tensor))
@@ -208,6 +209,8 @@ class Mode(Dispatch):
     ) -> None:
         """Tensors that have to be finite have arrived where they matter. `bounded`: a bound of what
         operations have left there is enough, where there are bounds."""
+        if self.captures.going_on():
+            return
         for name, tensor in zip(names, tensors, strict=True):
             if not has_numbers(tensor):
                 continue
@@ -235,9 +238,6 @@ class Mode(Dispatch):
             magnitudes = magnitudes_at_once(tensors)
             self._judge.resolve(record, magnitudes)
             return
-        if any(t.device.type == "cuda" for t in tensors):
-            if torch.cuda.is_current_stream_capturing():
-                return
         queued = _Queued(record, self._lanes.reduce(tensors))
         if guard is not None:
             queued.guard = self._lanes.reduce([guard])[0]
@@ -268,7 +268,13 @@ class Mode(Dispatch):
         while self._queue and all(slot.arrived() for slot in self._queue[0].slots):
             self._resolve_front()
 
+    def _flush_quietly(self) -> None:
+        with self.quiet():
+            self.flush()
+
     def flush(self) -> None:
+        if self.captures.going_on():
+            return
         self._lanes.send()
         while self._queue:
             for slot in self._queue[0].slots:

@@ -110,6 +110,8 @@ class Numerics:
         return named
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self.looks.captures.going_on():
+            return  # the step does not take place now
         with self.looks.quiet():
             names, grads = _plain((name, p.grad) for name, p in self._named(optimizer))
             guard = getattr(optimizer, "found_inf", None)
@@ -119,6 +121,8 @@ class Numerics:
             self.looks.phase = "optimizer"
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self.looks.captures.going_on():
+            return
         with self.looks.quiet():
             self.looks.phase = "forward"
             named = self._named(optimizer)
@@ -142,6 +146,8 @@ class Numerics:
 
     def _on_model_output(self, _module: Any, output: Any) -> None:
         if self._backward_seen or not (self.judge.marks or self.looks.pending()):
+            return
+        if self.looks.captures.going_on():
             return
         with self.looks.quiet():
             self.looks.flush()

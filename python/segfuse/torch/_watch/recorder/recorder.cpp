@@ -385,6 +385,12 @@ void clear() {
   s.next = s.first_kept = 0;
   s.kept_bytes = 0;
   s.slots = 0;
+  // Guesses that were not tested prove nothing.
+  if (!s.pending.list.empty() || !s.bounded.list.empty()) s.bounds.forget_all();
+  s.pending.clear();
+  s.bounded.clear();
+  s.reduced.clear();
+  s.open.clear();
   s.written.clear();
   for (auto i = s.unwritten.begin(); i != s.unwritten.end();) {
     i = i->second.first.expired() ? s.unwritten.erase(i) : std::next(i);
