@@ -1,5 +1,6 @@
 """Trained models in Python: the same segments as the command's, and what is refused."""
 
+import fcntl
 import csv
 import itertools
 import json
@@ -388,6 +389,8 @@ except KeyboardInterrupt as interrupt:
         )
 
     with start("cut", "no") as process:
+        # It waits for a reader before its last epoch, however late that one is.
+        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
         for line in process.stderr:
             if line.startswith("epoch "):
                 process.send_signal(signal.SIGINT)
