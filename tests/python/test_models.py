@@ -1,7 +1,7 @@
 """Trained models in Python: the same segments as the command's, and what is refused."""
 
-import fcntl
 import csv
+import fcntl
 import itertools
 import json
 import math
