@@ -149,6 +149,8 @@ def looks(request, monkeypatch):
     monkeypatch.setattr(numerics, "wants_compiled", lambda: is_compiled)
     if request.param == "bounds":
         monkeypatch.setattr(compiled, "BOUNDS", compiled.EVERYWHERE)
+        # Another test may have compiled kernels of Triton, after which nothing is bounded.
+        monkeypatch.delitem(sys.modules, "torch._inductor.runtime.triton_heuristics", raising=False)
     if is_compiled:
         recorder, note = compiled.compiled_here()
         if recorder is None:

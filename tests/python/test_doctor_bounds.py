@@ -2,6 +2,7 @@
 operands; and a result that is not read for its bound is one that is finite."""
 
 import itertools
+import sys
 
 import pytest
 
@@ -257,6 +258,8 @@ def recorder():
 def watch(recorder, monkeypatch):
     monkeypatch.setattr(numerics, "wants_compiled", lambda: True)
     monkeypatch.setattr(compiled, "BOUNDS", compiled.EVERYWHERE)
+    # Another test may have compiled kernels of Triton, after which nothing is bounded.
+    monkeypatch.delitem(sys.modules, "torch._inductor.runtime.triton_heuristics", raising=False)
     watch = numerics.Numerics()
     watch.start()
     yield watch

@@ -44,7 +44,8 @@ class _Pointers:
 
     def _look(self, line: str) -> None:
         match = _GIVEN.match(line)
-        given, right = [], line
+        given: list[str] = []
+        right = line
         if match is not None:
             name, count, right = match.groups()
             given = [f"{name}#{i}" for i in range(int(count))] if count else [name]
