@@ -129,9 +129,7 @@ void MergeSearch::take_out(Number group, const std::vector<ExprId>& exprs) {
 void MergeSearch::recompute(ValId val) {
   const Chain chain = cheap_chain(val);
   if (chain.exprs.empty()) return;
-  const ValId root = storage_root(fusion_, chain.base);
-  for (const ir::Alias& alias : in_place_)
-    if (alias.input == root) return;  // it may be overwritten by then
+  if (is_overwritten(chain.base)) return;  // by then, perhaps
   const Number home = group_of_[chain.exprs.back().index];
   std::vector<Number> readers;
   bool all = !context_.is_output(val);

@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) scatter_add(const Arguments
   __shared__ VALUE held[HELD * 256];
   const long long row_blocks = (a.size + a.rows - 1) / a.rows;
   const long long column_blocks = (a.inner + 255) / 256;
-  const long long chunks = (a.count + a.chunk - 1) / a.chunk;
+  const long long chunks = a.count > 0 ? (a.count + a.chunk - 1) / a.chunk : 1;  // of none: zeros
   const long long blocks = chunks * a.outer * row_blocks * column_blocks;
   for (long long block = blockIdx.x; block < blocks; block += gridDim.x) {
     const long long column = block % column_blocks * 256 + threadIdx.x;

@@ -130,6 +130,21 @@ TEST_P(OnDevice, SumsIntoChosenPlaces) {
   }
 }
 
+TEST_P(OnDevice, ASumOfAsManyUpdatesAsThereAre) {
+  Fusion fusion("sum");
+  Builder b(fusion);
+  const ir::Extent n = fusion.symbol("N");
+  const ValId x = fusion.add_input("x", DType::kF32, {n, 5});
+  const ValId at = fusion.add_input("at", DType::kI64, {n});
+  fusion.add_output(b.scatter_add(x, at, 0, 6));
+  Rng rng(3);
+  for (const std::int64_t count : {0, 1, 2047, 2048, 2500}) {
+    std::vector<double> places(static_cast<std::size_t>(count));
+    for (double& place : places) place = static_cast<double>(rng.below(6));
+    compare(fusion, {uniform(rng, DType::kF32, {count, 5}), row(places, DType::kI64)}, 1e-3);
+  }
+}
+
 TEST_P(OnDevice, ViewsAndInputsAsOutputs) {
   Rng rng(3);
   for (const DType dtype : {DType::kBool, DType::kI64, DType::kF16, DType::kF32}) {
