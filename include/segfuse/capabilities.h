@@ -8,7 +8,7 @@
 namespace segfuse {
 
 struct Capability {
-  std::string name;  ///< "BLAS", "CUDA", ...
+  std::string name;  ///< "CPU", "CUDA", ...
   bool available = false;
   std::string detail;  ///< version and settings, or why it is missing
 };

@@ -1,18 +1,3 @@
-# Matrix products are OpenBLAS's where it is found at run time, else loops of our own (engine/exec/blas.cpp). Python's package
-# opens it in another way than the command.
-if(SEGFUSE_PYTHON)
-  target_compile_definitions(segfuse_engine PRIVATE SEGFUSE_PYTHON_PACKAGE=1)
-else()
-  find_package(OpenBLAS QUIET)
-  find_library(SEGFUSE_OPENBLAS_LIBRARY NAMES ${OpenBLAS_LIBRARIES} openblas)
-  if(SEGFUSE_OPENBLAS_LIBRARY)
-    get_filename_component(folder ${SEGFUSE_OPENBLAS_LIBRARY} DIRECTORY)
-    if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)  # where the system's loader does not look
-      target_link_options(segfuse_engine INTERFACE -Wl,-rpath,${folder})
-    endif()
-  endif()
-endif()
-
 # The table of back ends: one row for each file of engine/backends.
 file(GLOB backends CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/engine/backends
      ${CMAKE_CURRENT_SOURCE_DIR}/engine/backends/*.cpp)

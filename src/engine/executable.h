@@ -22,10 +22,6 @@ namespace segfuse::engine {
 
 class Accelerator;
 
-/// On the CPU a row of a matrix product has bits that depend on what is in the row and on its
-/// number modulo this, not on the rows beside it or on how many there are.
-constexpr std::int64_t kRowPeriod = 48;
-
 struct ExecutableOptions {
   /// The name of one in backends/: "compiled" (machine code), "loops" (built in) or "reference"
   /// (the interpreter in double precision). Results differ in last digits only.
@@ -94,9 +90,7 @@ class Executable {
   std::unique_ptr<State> state_;
 };
 
-/// The library behind matmul: "OpenBLAS" or "built-in loops".
-std::string_view matmul_library();
-/// That of GPUs: "cuBLASLt 13.1.0", or why products run on kernels of our own.
+/// The library behind matmul on GPUs: "cuBLASLt 13.1.0", or why products run on kernels of our own.
 std::string device_matmul_library();
 /// "clang 19.1.7", or nothing and the reason.
 std::string cpu_compiler_name(std::string* reason);

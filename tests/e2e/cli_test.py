@@ -153,7 +153,6 @@ class CliTest(tool.ToolTest):
         info = json.loads(tool.run("info", "--json", check=0).stdout)
         names = {c["name"]: c["available"] for c in info["capabilities"]}
         self.assertIn("CUDA", names)
-        self.assertIn("BLAS", names)
 
     def test_doctor_explains_forks(self):
         import os

@@ -11,11 +11,9 @@ import tool
 LIBRARIES = {
     "CLI11": ("libcli11-dev", None, "cli11"),
     "MPI": ("libopenmpi-dev", "mpi", None),
-    "OpenBLAS": (None, None, None),  # opened at run time
     "SEGFUSE_CLANG_LIBRARY": ("libclang-19-dev", None, "clangdev"),
     "SEGFUSE_LLVM_INCLUDE": ("llvm-19-dev", None, "llvmdev"),
     "SEGFUSE_LLVM_LIBRARY": ("llvm-19-dev", None, "llvmdev"),
-    "SEGFUSE_OPENBLAS_LIBRARY": (None, None, None),
     "SEGFUSE_SNDFILE_INCLUDE": ("libsndfile1-dev", "libsndfile", "libsndfile"),
     "SEGFUSE_SNDFILE_LIBRARY": ("libsndfile1-dev", "libsndfile", "libsndfile"),
     "SEGFUSE_SOXR_INCLUDE": ("libsoxr-dev", "soxr", "soxr"),

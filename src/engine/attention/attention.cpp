@@ -6,6 +6,7 @@
 
 #include "engine/exec/growing_memory.h"
 #include "engine/kernels/attention_kernels.h"
+#include "engine/kernels/product_kernels.h"
 
 namespace segfuse::engine {
 namespace {
@@ -97,8 +98,8 @@ class Tiled {
   /// a b, of rows and turned columns.
   void multiply_rows(const Tile& t, const T* rows, std::int64_t row, std::int64_t width, T* columns,
                      T* to) const {
-    kernels_.multiply({t.rows, t.columns, width, rows, row, 1, turned(columns, width, t),
-                       kTileColumns, to, kTileColumns, false});
+    multiply_block<T>({t.rows, t.columns, width, rows, row, 1, turned(columns, width, t),
+                       kTileColumns, 1, to, kTileColumns, false});
   }
   /// And what they have still to be multiplied by.
   T scores(const Tile& t, T* turned_keys, T* s) const {
@@ -188,8 +189,8 @@ class Forward : Tiled<T> {
         for (std::int64_t r = 0; r < t.rows; ++r)
           if (factor[r] != T(1))
             for (std::int64_t j = 0; j < plan_.outer; ++j) out[r * plan_.outer + j] *= factor[r];
-      kernels_.multiply({t.rows, plan_.outer, t.columns, s, kTileColumns, 1,
-                         this->rows_of(in_.v, plan_.v, batch, t.column), plan_.v.row, out,
+      multiply_block<T>({t.rows, plan_.outer, t.columns, s, kTileColumns, 1,
+                         this->rows_of(in_.v, plan_.v, batch, t.column), plan_.v.row, 1, out,
                          plan_.outer, !first});
       first = false;
     }
@@ -340,18 +341,18 @@ class Backward : Tiled<T> {
     const std::int64_t first_row = t.batch * plan_.rows + t.row;
     kernels_.weights(t.rows, t.columns, scale, p, logs() + first_row, rests() + first_row);
     if (to_columns && with_.dv)
-      kernels_.multiply({t.columns, plan_.outer, t.rows, p, 1, kTileColumns, g_of(t), plan_.g.row,
-                         with_.dv + first_column * plan_.outer, plan_.outer, true});
+      multiply_block<T>({t.columns, plan_.outer, t.rows, p, 1, kTileColumns, g_of(t), plan_.g.row,
+                         1, with_.dv + first_column * plan_.outer, plan_.outer, true});
     if (!(to_columns && with_.dk) && !(to_rows && with_.dq)) return;
     this->multiply_rows(t, g_of(t), plan_.g.row, plan_.outer, turned_values(), ds);
     kernels_.slope(this->mask_of(t), p, with_.less + first_row, ds);
     if (to_columns && with_.dk)
-      kernels_.multiply({t.columns, plan_.inner, t.rows, ds, 1, kTileColumns,
-                         this->rows_of(in_.q, plan_.q, t.batch, t.row), plan_.q.row,
+      multiply_block<T>({t.columns, plan_.inner, t.rows, ds, 1, kTileColumns,
+                         this->rows_of(in_.q, plan_.q, t.batch, t.row), plan_.q.row, 1,
                          with_.dk + first_column * plan_.inner, plan_.inner, true});
     if (to_rows && with_.dq)
-      kernels_.multiply({t.rows, plan_.inner, t.columns, ds, kTileColumns, 1,
-                         this->rows_of(in_.k, plan_.k, t.batch, t.column), plan_.k.row,
+      multiply_block<T>({t.rows, plan_.inner, t.columns, ds, kTileColumns, 1,
+                         this->rows_of(in_.k, plan_.k, t.batch, t.column), plan_.k.row, 1,
                          with_.dq + first_row * plan_.inner, plan_.inner, true});
   }
 

@@ -3,111 +3,141 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/exec/blas.h"
 #include "engine/exec/move.h"
-#include "engine/executable.h"
+#include "engine/kernels/product_kernels.h"
 
 namespace segfuse::engine {
 namespace {
 
-/// One block of a product: c = a * b, c by rows.
-template <class T>
-struct Gemm {
-  std::int64_t m, n, k;
-  const T* a;
-  const T* b;
-  bool a_by_columns, b_by_columns;
-  std::int64_t lda, ldb;
-  T* c;
-  std::int64_t ldc;
+/// Inner elements of a run at the least, and runs at the most.
+constexpr std::int64_t kMinRun = 2048;
+constexpr std::int64_t kMaxRuns = 16;
+/// Results up to which runs are tasks, since blocks of so few results would not be enough of them.
+constexpr std::int64_t kFewResults = 1 << 16;
+/// Multiplications from which on a task is worth a thread.
+constexpr std::int64_t kWorthATask = 1 << 18;
+/// Of a task at the most. Its rows share what is packed of b, its columns the rows of a.
+constexpr std::int64_t kTaskRows = 384;
+constexpr std::int64_t kTaskResults = kTaskRows * 512;
+/// The kernels hold so many rows in registers, and pack so many columns.
+constexpr std::int64_t kRowUnit = 6;
+constexpr std::int64_t kColumnUnit = 64;
+
+constexpr std::int64_t blocks_of(std::int64_t size, std::int64_t block) {
+  return (size + block - 1) / block;
+}
+
+/// Of blocks of about equal size, multiples of `unit`, of at most about `most`.
+constexpr std::int64_t equal_block(std::int64_t size, std::int64_t most, std::int64_t unit) {
+  return blocks_of(blocks_of(size, blocks_of(size, most)), unit) * unit;
+}
+
+/// How the results are divided into tasks. No bit depends on it.
+struct Division {
+  std::int64_t rows, columns, inner;  ///< of a task
+  std::int64_t high, wide, deep;      ///< tasks of a matrix
+
+  Division(const Product& p, int threads)
+      : rows(equal_block(p.a.rows, kTaskRows, kRowUnit)),
+        columns(equal_block(p.b.columns, kTaskResults / rows, kColumnUnit)),
+        inner(p.apart > 1 ? p.run : p.a.columns),
+        deep(p.apart) {
+    count(p);
+    while (p.a.batch * high * wide * deep < 2 * threads && work() >= 2 * kWorthATask &&
+           (rows > kRowUnit || columns > kColumnUnit)) {
+      if (columns > std::max(rows, kColumnUnit)) {
+        columns = equal_block(columns, blocks_of(columns, 2), kColumnUnit);
+      } else {
+        rows = equal_block(rows, blocks_of(rows, 2), kRowUnit);
+      }
+      count(p);
+    }
+  }
+  std::int64_t work() const { return work_; }
+
+ private:
+  void count(const Product& p) {
+    high = blocks_of(p.a.rows, rows);
+    wide = blocks_of(p.b.columns, columns);
+    work_ = std::min(rows, p.a.rows) * std::min(columns, p.b.columns) * inner;
+  }
+  std::int64_t work_ = 0;
 };
 
+/// One product of matrices.
 template <class T>
-void call_blas(Blas::Gemm<T> function, const Gemm<T>& g) {
-  auto order = [](bool by_columns) { return by_columns ? Blas::kTranspose : Blas::kNoTranspose; };
-  const BlasCall permission;
-  function(Blas::kRowMajor, order(g.a_by_columns), order(g.b_by_columns), static_cast<int>(g.m),
-           static_cast<int>(g.n), static_cast<int>(g.k), T(1), g.a, static_cast<int>(g.lda), g.b,
-           static_cast<int>(g.ldb), T(0), g.c, static_cast<int>(g.ldc));
-}
+class Multiplication {
+ public:
+  Multiplication(const Product& p, const T* a, const T* b, T* out, T* scratch)
+      : p_(p), a_(a), b_(b), out_(out), scratch_(scratch) {}
 
-/// By loops of our own.
-template <class T>
-void gemm_by_loops(const Gemm<T>& g) {
-  constexpr std::int64_t kInner = 128;
-  for (std::int64_t i = 0; i < g.m; ++i) std::fill_n(g.c + i * g.ldc, g.n, T(0));
-  for (std::int64_t k0 = 0; k0 < g.k; k0 += kInner)
-    for (std::int64_t i = 0; i < g.m; ++i)
-      for (std::int64_t k = k0; k < std::min(g.k, k0 + kInner); ++k) {
-        const T x = g.a[g.a_by_columns ? k * g.lda + i : i * g.lda + k];
-        T* c = g.c + i * g.ldc;
-        const T* b = g.b + (g.b_by_columns ? k : k * g.ldb);
-        if (g.b_by_columns) {
-          for (std::int64_t j = 0; j < g.n; ++j) c[j] += x * b[j * g.ldb];
-        } else {
-          for (std::int64_t j = 0; j < g.n; ++j) c[j] += x * b[j];
-        }
+  void run(ThreadPool& pool) const {
+    const Division d(p_, pool.size());
+    const std::int64_t grain = std::max<std::int64_t>(1, kWorthATask / d.work());
+    pool.for_ranges(p_.a.batch * d.high * d.wide * d.deep, grain,
+                    [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t task = begin; task < end; ++task) part(d, task);
+                    });
+    if (p_.apart > 1) add_runs(pool);
+  }
+
+ private:
+  void part(const Division& d, std::int64_t task) const {
+    const std::int64_t column = task % d.wide * d.columns;
+    const std::int64_t row = task / d.wide % d.high * d.rows;
+    const std::int64_t run = task / d.wide / d.high % d.deep;
+    const std::int64_t batch = task / d.wide / d.high / d.deep;
+    const std::int64_t size = p_.a.rows * p_.b.columns;
+    T* results = p_.apart > 1 ? scratch_ + run * size : out_ + batch * size;
+    const std::int64_t end = std::min(p_.a.columns, (run + 1) * d.inner);
+    thread_local std::vector<T> sums;
+    ProductBlock<T> block;
+    block.m = std::min(d.rows, p_.a.rows - row);
+    block.n = std::min(d.columns, p_.b.columns - column);
+    block.a_row = p_.a.by_columns ? 1 : p_.a.leading;
+    block.a_column = p_.a.by_columns ? p_.a.leading : 1;
+    block.b_row = p_.b.by_columns ? 1 : p_.b.leading;
+    block.b_column = p_.b.by_columns ? p_.b.leading : 1;
+    block.c = results + row * p_.b.columns + column;
+    block.c_row = p_.b.columns;
+    for (std::int64_t k = run * d.inner; k < end; k += p_.run) {
+      block.k = std::min(p_.run, end - k);
+      block.a = a_ + batch * p_.a.batch_stride + row * block.a_row + k * block.a_column;
+      block.b = b_ + batch * p_.b.batch_stride + k * block.b_row + column * block.b_column;
+      if (k == run * d.inner) {
+        multiply_block(block);
+      } else {
+        add_product(block, sums);
       }
-}
+    }
+  }
 
-void gemm(const Gemm<float>& g) {
-  blas().sgemm != nullptr ? call_blas(blas().sgemm, g) : gemm_by_loops(g);
-}
-void gemm(const Gemm<double>& g) {
-  blas().dgemm != nullptr ? call_blas(blas().dgemm, g) : gemm_by_loops(g);
-}
+  static void add_product(ProductBlock<T> block, std::vector<T>& sums) {
+    T* to = block.c;
+    const std::int64_t to_row = block.c_row;
+    sums.resize(static_cast<std::size_t>(block.m * block.n));
+    block.c = sums.data();
+    block.c_row = block.n;
+    multiply_block(block);
+    for (std::int64_t i = 0; i < block.m; ++i)
+      for (std::int64_t j = 0; j < block.n; ++j) to[i * to_row + j] += sums[i * block.n + j];
+  }
 
-/// Bands of equal size, a multiple of 16, of about `wanted` each.
-std::int64_t even_band(std::int64_t size, std::int64_t wanted) {
-  const std::int64_t bands = std::max<std::int64_t>(1, (size + wanted - 1) / wanted);
-  return std::max<std::int64_t>(16, ((size + bands - 1) / bands + 15) / 16 * 16);
-}
+  void add_runs(ThreadPool& pool) const {
+    const std::int64_t size = p_.a.rows * p_.b.columns;
+    pool.for_ranges(size, kTaskElements / 4, [&](std::int64_t begin, std::int64_t end) {
+      std::copy(scratch_ + begin, scratch_ + end, out_ + begin);
+      for (std::int64_t run = 1; run < p_.apart; ++run)
+        for (std::int64_t i = begin; i < end; ++i) out_[i] += scratch_[run * size + i];
+    });
+  }
 
-// Libraries round differently from row to row: at the end of a panel, in small products, and by the
-// row's place among the 6, 8, 12 or 16 that a kernel holds in registers. With panels that begin at
-// the first row of a matrix, are a multiple of kRowPeriod long and never small, a row's result
-// depends on its content and its index alone, not on the rows beside it.
-constexpr std::int64_t kPanelRows = 4 * kRowPeriod;
-constexpr std::int64_t kSmallProduct = 1 << 20;  // OpenBLAS: 100^3
-
-/// A product whose rows are filled up with zeros to `rows`.
-template <class T>
-void gemm_padded(const Gemm<T>& g, std::int64_t rows) {
-  if (g.m == rows || g.a_by_columns) return gemm(g);
-  thread_local std::vector<T> a;
-  thread_local std::vector<T> c;
-  a.assign(static_cast<std::size_t>(rows * g.k), T(0));
-  c.resize(static_cast<std::size_t>(rows * g.n));
-  for (std::int64_t i = 0; i < g.m; ++i) std::copy_n(g.a + i * g.lda, g.k, a.data() + i * g.k);
-  Gemm<T> whole = g;
-  whole.m = rows;
-  whole.a = a.data();
-  whole.lda = g.k;
-  whole.c = c.data();
-  whole.ldc = g.n;
-  gemm(whole);
-  for (std::int64_t i = 0; i < g.m; ++i) std::copy_n(c.data() + i * g.n, g.n, g.c + i * g.ldc);
-}
-
-template <class T>
-void sum_chunks(ThreadPool& pool, const T* scratch, std::int64_t size, std::int64_t chunks,
-                T* out) {
-  pool.for_ranges(size, kTaskElements / 4, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) out[i] = scratch[i];
-    for (std::int64_t c = 1; c < chunks; ++c)
-      for (std::int64_t i = begin; i < end; ++i) out[i] += scratch[c * size + i];
-  });
-}
+  const Product& p_;
+  const T *a_, *b_;
+  T *out_, *scratch_;
+};
 
 }  // namespace
-
-std::int64_t padded_rows(std::int64_t rows, std::int64_t n, std::int64_t k) {
-  const std::int64_t least = kSmallProduct / (n * k) + 1;
-  const std::int64_t wanted = (std::max(rows, least) + kRowPeriod - 1) / kRowPeriod * kRowPeriod;
-  return std::min(wanted, kPanelRows);
-}
-
-std::string_view matmul_library() { return blas().name; }
 
 std::optional<Matrix> as_matrix(const Layout& layout, bool transpose) {
   const std::size_t rank = layout.shape.size();
@@ -143,61 +173,23 @@ std::optional<Matrix> as_matrix(const Layout& layout, bool transpose) {
 }
 
 Product plan_product(const Matrix& a, const Matrix& b) {
-  Product p{a, b, std::max<std::int64_t>(a.rows, 1), std::max<std::int64_t>(a.columns, 1), 1};
-  if (!a.by_columns) {
-    p.panel = kPanelRows;
-    return p;
-  }
-  const std::int64_t work = a.rows * a.columns * b.columns;
-  if (work < 1 << 18) return p;
-  p.panel = even_band(a.rows, std::max<std::int64_t>(128, a.rows / 64));
-  const std::int64_t tasks = a.batch * ((a.rows + p.panel - 1) / p.panel);
-  if (tasks < 4 && a.batch == 1 && a.columns >= 2048 && a.rows * b.columns <= 1 << 16) {
-    p.panel = a.rows;
-    p.chunk = even_band(a.columns, std::max<std::int64_t>(1024, a.columns / 16));
-    p.chunks = (a.columns + p.chunk - 1) / p.chunk;
-  }
+  Product p{a, b};
+  // Of the length alone, since bits depend on it.
+  p.run = std::max(kMinRun, blocks_of(blocks_of(a.columns, kMaxRuns), kBlockInner) * kBlockInner);
+  if (a.batch == 1 && a.rows * b.columns <= kFewResults && a.columns > p.run)
+    p.apart = blocks_of(a.columns, p.run);
   return p;
 }
 
 template <class T>
 void multiply(ThreadPool& pool, const Product& p, const T* a, const T* b, T* out, T* scratch) {
-  const std::int64_t m = p.a.rows;
-  const std::int64_t n = p.b.columns;
-  const std::int64_t k = p.a.columns;
-  if (p.a.batch * m * n == 0) return;
-  if (k == 0) {
-    std::fill_n(out, p.a.batch * m * n, T(0));
+  const std::int64_t size = p.a.batch * p.a.rows * p.b.columns;
+  if (size == 0) return;
+  if (p.a.columns == 0) {
+    std::fill_n(out, size, T(0));
     return;
   }
-  prepare_blas(pool.size());
-  const std::int64_t panels = (m + p.panel - 1) / p.panel;
-  const std::int64_t work = p.panel * n * p.chunk;
-  const std::int64_t grain = std::max<std::int64_t>(1, (1 << 18) / std::max<std::int64_t>(1, work));
-  pool.for_ranges(p.a.batch * panels * p.chunks, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t task = begin; task < end; ++task) {
-      const std::int64_t chunk = task % p.chunks * p.chunk;
-      const std::int64_t row = task / p.chunks % panels * p.panel;
-      const std::int64_t batch = task / p.chunks / panels;
-      const T* first_a = a + batch * p.a.batch_stride + row * (p.a.by_columns ? 1 : p.a.leading) +
-                         chunk * (p.a.by_columns ? p.a.leading : 1);
-      const T* first_b = b + batch * p.b.batch_stride + chunk * (p.b.by_columns ? 1 : p.b.leading);
-      T* target = p.chunks > 1 ? scratch + task % p.chunks * m * n : out + batch * m * n;
-      const Gemm<T> part{std::min(p.panel, m - row),
-                         n,
-                         std::min(p.chunk, k - chunk),
-                         first_a,
-                         first_b,
-                         p.a.by_columns,
-                         p.b.by_columns,
-                         p.a.leading,
-                         p.b.leading,
-                         target + row * n,
-                         n};
-      gemm_padded(part, padded_rows(part.m, n, k));
-    }
-  });
-  if (p.chunks > 1) sum_chunks(pool, scratch, m * n, p.chunks, out);
+  Multiplication<T>(p, a, b, out, scratch).run(pool);
 }
 
 template void multiply<float>(ThreadPool&, const Product&, const float*, const float*, float*,

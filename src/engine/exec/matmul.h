@@ -1,8 +1,5 @@
 #pragma once
-// Matrix products over strided arrays, through a BLAS where there is one. The work is cut into
-// panels by sizes alone, so the bits do not depend on the number of threads.
-
-#include <string_view>
+// Matrix products over strided arrays on CPU threads.
 
 #include "base/thread_pool.h"
 #include "engine/exec/array.h"
@@ -23,25 +20,21 @@ struct Matrix {
 /// swapped if `transpose`. Nothing if a copy is needed first.
 std::optional<Matrix> as_matrix(const Layout& layout, bool transpose);
 
-/// How a product is cut.
+/// What is computed, and the inner elements that are summed on their own.
 struct Product {
   Matrix a;
-  Matrix b;                 ///< batch 1: shared by all
-  std::int64_t panel = 0;   ///< rows of a of one task
-  std::int64_t chunk = 0;   ///< inner elements of one task
-  std::int64_t chunks = 1;  ///< above 1, partial products go to scratch and are summed in order
+  Matrix b;                ///< batch 1: shared by all
+  std::int64_t run = 0;    ///< inner elements that are summed before they are added to the others
+  std::int64_t apart = 1;  ///< above 1, the sums of so many runs go to scratch first
   /// Elements of scratch needed.
-  std::int64_t scratch() const { return chunks > 1 ? chunks * a.rows * b.columns : 0; }
+  std::int64_t scratch() const { return apart > 1 ? apart * a.rows * b.columns : 0; }
 };
 
 Product plan_product(const Matrix& a, const Matrix& b);
 
-/// Rows to which a task's last rows are filled up with zeros, so that no product is one that the
-/// library rounds in another way because it is small. Of `rows` by k, times k by n.
-std::int64_t padded_rows(std::int64_t rows, std::int64_t n, std::int64_t k);
-
-/// out (contiguous) = a * b. T is float or double. When a is stored by rows, a row's result depends
-/// on that row and its index alone, whatever rows come after it and whatever else is in the batch.
+/// out (contiguous) = a * b. T is float or double. An element is a function of its row of a, its
+/// column of b and their length alone: the same bits whatever is beside it, however the operands
+/// are stored, on any number of threads, and on all processors with fused multiply-add.
 template <class T>
 void multiply(ThreadPool& pool, const Product& product, const T* a, const T* b, T* out, T* scratch);
 

@@ -20,94 +20,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Vectors of a row of c, and rows of c, that are held in registers at a time.
-constexpr int kWide = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
-constexpr int kHigh = 6;
-
 template <class T>
 constexpr T kLowest = -std::numeric_limits<T>::infinity();
-
-// --- products
-
-/// The first lanes of a vector, 0 behind them; no memory behind them is touched.
-template <class D>
-HWY_INLINE hn::Vec<D> load_first(D d, const hn::TFromD<D>* from, std::size_t count) {
-#if HWY_TARGET <= HWY_AVX2
-  return hn::MaskedLoad(hn::FirstN(d, count), d, from);
-#else
-  hn::TFromD<D> lanes[HWY_MAX_BYTES / sizeof(hn::TFromD<D>)] = {};
-  std::copy_n(from, count, lanes);
-  return hn::LoadU(d, lanes);
-#endif
-}
-template <class D>
-HWY_INLINE void store_first(D d, hn::Vec<D> x, hn::TFromD<D>* to, std::size_t count) {
-  hn::TFromD<D> lanes[HWY_MAX_BYTES / sizeof(hn::TFromD<D>)];
-  hn::StoreU(x, d, lanes);
-  std::copy_n(lanes, count, to);
-}
-
-/// kRows rows and kVectors vectors of c; of the last vector only `tail` lanes if it is not 0.
-template <int kRows, int kVectors, class T>
-HWY_INLINE void multiply_block(const TileProduct<T>& p, std::int64_t i, std::int64_t j,
-                               std::size_t tail) {
-  const hn::ScalableTag<T> d;
-  using Vec = hn::Vec<decltype(d)>;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const auto load = [&](const T* from) HWY_ATTR {
-    return tail != 0 ? load_first(d, from, tail) : hn::LoadU(d, from);
-  };
-  T* c = p.c + i * p.c_row + j;
-  const T* a = p.a + i * p.a_row;
-  const T* b = p.b + j;
-  Vec sums[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v)
-      sums[r][v] = p.add ? load(c + r * p.c_row + v * lanes) : hn::Zero(d);
-  for (std::int64_t k = 0; k < p.k; ++k) {
-    Vec columns[kVectors];
-    for (int v = 0; v < kVectors; ++v) columns[v] = load(b + k * p.b_row + v * lanes);
-    for (int r = 0; r < kRows; ++r) {
-      const Vec x = hn::Set(d, a[r * p.a_row + k * p.a_column]);
-      for (int v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(x, columns[v], sums[r][v]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) {
-      T* to = c + r * p.c_row + v * lanes;
-      if (tail != 0) {
-        store_first(d, sums[r][v], to, tail);
-      } else {
-        hn::StoreU(sums[r][v], d, to);
-      }
-    }
-}
-
-template <int kVectors, class T>
-HWY_INLINE void multiply_columns(const TileProduct<T>& p, std::int64_t j, std::size_t tail) {
-  std::int64_t i = 0;
-  for (; i + kHigh <= p.m; i += kHigh) multiply_block<kHigh, kVectors>(p, i, j, tail);
-  for (; i + 2 <= p.m; i += 2) multiply_block<2, kVectors>(p, i, j, tail);
-  for (; i < p.m; ++i) multiply_block<1, kVectors>(p, i, j, tail);
-}
-
-template <class T>
-void multiply(const TileProduct<T>& p) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t j = 0;
-  for (std::int64_t left = p.n / lanes; left > 0; left = (p.n - j) / lanes) {
-    // Of few vectors in halves: one alone has too few sums to hide the latency of an addition.
-    const std::int64_t now =
-        left > kWide && left < 2 * kWide ? (left + 1) / 2 : std::min<std::int64_t>(left, kWide);
-    if (now == 1) multiply_columns<1>(p, j, 0);
-    if (now == 2) multiply_columns<2>(p, j, 0);
-    if (kWide > 2 && now == 3) multiply_columns<std::min(3, kWide)>(p, j, 0);
-    if (kWide > 2 && now == 4) multiply_columns<kWide>(p, j, 0);
-    j += now * lanes;
-  }
-  if (j < p.n) multiply_columns<1>(p, j, static_cast<std::size_t>(p.n - j));
-}
 
 // --- rows of scores
 
@@ -223,7 +137,7 @@ void transpose(std::int64_t rows, std::int64_t columns, const T* from, std::int6
 
 template <class T>
 AttentionKernels<T> all_kernels() {
-  return {multiply<T>, score<T>, weigh<T>, weights<T>, slope<T>, transpose<T>};
+  return {score<T>, weigh<T>, weights<T>, slope<T>, transpose<T>};
 }
 
 AttentionKernels<float> kernels_f32() { return all_kernels<float>(); }

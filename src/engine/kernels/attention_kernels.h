@@ -9,19 +9,6 @@ namespace segfuse::engine {
 inline constexpr std::int64_t kTileRows = 96;
 inline constexpr std::int64_t kTileColumns = 128;
 
-/// c = a b, or c += a b: each element is one sum over k in its order, whatever m and n are.
-template <class T>
-struct TileProduct {
-  std::int64_t m = 0, n = 0, k = 0;
-  const T* a = nullptr;
-  std::int64_t a_row = 0, a_column = 1;
-  const T* b = nullptr;
-  std::int64_t b_row = 0;
-  T* c = nullptr;
-  std::int64_t c_row = 0;
-  bool add = false;
-};
-
 /// Where the scores of a tile come from beside the product. A step of 0 repeats.
 template <class T>
 struct TileMask {
@@ -37,7 +24,6 @@ struct TileMask {
 
 template <class T>
 struct AttentionKernels {
-  void (*multiply)(const TileProduct<T>& product);
   /// s = scale * s + bias, or the fill.
   void (*score)(const TileMask<T>& mask, T* s);
   /// s becomes the exponentials of scale * s less the greatest so far, `sum` their sums, and

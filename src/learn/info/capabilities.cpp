@@ -43,7 +43,6 @@ std::vector<Capability> capabilities() {
   const int cores = available_cores();
   return {
       {"CPU", true, fmt::format("{} core{}", cores, cores == 1 ? "" : "s")},
-      {"BLAS", engine::matmul_library() != "built-in loops", std::string(engine::matmul_library())},
       {"audio", true, sf_version_string()},
       {"FFT", true, "built in, single precision"},
       jit_capability(),

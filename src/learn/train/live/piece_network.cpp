@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/sizes.h"
-#include "engine/executable.h"
 #include "learn/train/decode/decoder_state.h"
 #include "segfuse/error.h"
 
@@ -38,7 +37,7 @@ PieceNetwork::PieceNetwork(const ModelConfig& config, std::string id, std::int64
       piece_((frames + config.subsample - 1) / config.subsample * config.subsample),
       behind_(reach_of(config) / (config.causal ? 1 : 2) * config.subsample),
       ahead_(config.causal ? 0 : behind_),
-      period_(engine::kRowPeriod * config.subsample) {}
+      period_(config.subsample) {}
 
 void PieceNetwork::push(const Tensor& features, const Run& run, const Take& take) {
   const auto values = features.span<float>();

@@ -29,8 +29,8 @@ struct PieceState {
 };
 
 /// The network over a recording that comes in pieces. Its own pieces have one shape and begin at
-/// multiples of engine::kRowPeriod steps of the encoder: on the CPU a frame's scores have the bits
-/// that they have in the whole recording.
+/// steps of the encoder: on the CPU a frame's scores have the bits that they have in the whole
+/// recording.
 class PieceNetwork {
  public:
   /// The network's scores for features (1, T, D) and lengths (1). Changes what is carried.
