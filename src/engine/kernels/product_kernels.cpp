@@ -19,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// Rows of c, and vectors of a row of c, that are held in registers at a time.
 constexpr int kHigh = 6;
-constexpr int kWide = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+constexpr int kWide = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64 ? 4 : 2;  // of 32, and of 16
 /// From so many bytes between its rows on, a block of b that many rows of a share is packed: rows
 /// that are so far apart compete for few places of a cache, and each needs a page of its own.
 constexpr std::int64_t kFarApart = 2048;
