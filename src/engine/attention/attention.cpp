@@ -86,25 +86,16 @@ class Tiled {
     return mask;
   }
 
-  /// The columns of a tile, turned: (width, kTileColumns).
-  T* turned(T* all, std::int64_t width, const Tile& t) const {
-    return all + t.column_tile * width * kTileColumns;
-  }
-  void turn(const T* data, const AttentionMatrices& m, std::int64_t width, T* all, const Tile& t) {
-    kernels_.transpose(t.columns, width, rows_of(data, m, t.batch, t.column), m.row,
-                       turned(all, width, t), kTileColumns);
-  }
-
-  /// a b, of rows and turned columns.
-  void multiply_rows(const Tile& t, const T* rows, std::int64_t row, std::int64_t width, T* columns,
-                     T* to) const {
-    multiply_block<T>({t.rows, t.columns, width, rows, row, 1, turned(columns, width, t),
-                       kTileColumns, 1, to, kTileColumns, false});
+  /// The products of a tile's rows and columns, `width` each.
+  void multiply_rows(const Tile& t, const T* rows, std::int64_t row, std::int64_t width,
+                     const T* columns, std::int64_t column, T* to) const {
+    multiply_block<T>(
+        {t.rows, t.columns, width, rows, row, 1, columns, 1, column, to, kTileColumns, false});
   }
   /// And what they have still to be multiplied by.
-  T scores(const Tile& t, T* turned_keys, T* s) const {
-    multiply_rows(t, rows_of(in_.q, plan_.q, t.batch, t.row), plan_.q.row, plan_.inner, turned_keys,
-                  s);
+  T scores(const Tile& t, T* s) const {
+    multiply_rows(t, rows_of(in_.q, plan_.q, t.batch, t.row), plan_.q.row, plan_.inner,
+                  rows_of(in_.k, plan_.k, t.batch, t.column), plan_.k.row, s);
     const TileMask<T> mask = mask_of(t);
     // 0 would make NaN of the -infinity that fills rows up.
     if (!mask.bias && !mask.mask && (!mask.banded || mask.seen >= t.columns) && mask.scale != T(0))
@@ -154,14 +145,12 @@ class Forward : Tiled<T> {
 
   void run() {
     if (plan_.columns == 0) return without_columns();
-    this->each(plan_.batch * column_tiles_, kTileColumns * (plan_.inner + plan_.outer),
-               [&](std::int64_t i) {
-                 const Tile t = this->tile(i / column_tiles_, 0, i % column_tiles_);
-                 this->turn(in_.k, plan_.k, plan_.inner, in_.scratch, t);
-                 if (this->skips_)
-                   in_.flags[i] = finite(this->rows_of(in_.v, plan_.v, t.batch, t.column),
-                                         plan_.v.row, t.columns, plan_.outer);
-               });
+    if (this->skips_)
+      this->each(plan_.batch * column_tiles_, kTileColumns * plan_.outer, [&](std::int64_t i) {
+        const Tile t = this->tile(i / column_tiles_, 0, i % column_tiles_);
+        in_.flags[i] = finite(this->rows_of(in_.v, plan_.v, t.batch, t.column), plan_.v.row,
+                              t.columns, plan_.outer);
+      });
     this->each(plan_.batch * row_tiles_, this->tile_work() * column_tiles_,
                [&](std::int64_t i) { rows(i / row_tiles_, i % row_tiles_); });
   }
@@ -182,7 +171,7 @@ class Forward : Tiled<T> {
       const Tile t = this->tile(batch, row_tile, c);
       // 0 times what is not finite is NaN.
       if (this->hidden(t) && in_.flags[t.column_tile] != 0) continue;
-      const T scale = this->scores(t, in_.scratch, s);
+      const T scale = this->scores(t, s);
       kernels_.weigh(t.rows, t.columns, scale, s, most, sum, factor);
       T* out = out_of(t);
       if (!first)
@@ -263,31 +252,22 @@ class Backward : Tiled<T> {
   }
 
  private:
-  T* turned_values() const {
-    return in_.scratch + plan_.batch * column_tiles_ * kTileColumns * plan_.inner;
-  }
   /// The logarithms of the sums as two numbers, each (batch, rows).
-  T* logs() const {
-    return turned_values() + plan_.batch * column_tiles_ * kTileColumns * plan_.outer;
-  }
+  T* logs() const { return in_.split_logs; }
   T* rests() const { return logs() + plan_.batch * plan_.rows; }
   std::uint8_t& rows_flag(const Tile& t) const {
     return in_.flags[plan_.batch * column_tiles_ + t.row_tile];
   }
 
   void prepare() {
-    this->each(plan_.batch * column_tiles_, kTileColumns * (plan_.inner + plan_.outer),
-               [&](std::int64_t i) {
-                 const Tile t = this->tile(i / column_tiles_, 0, i % column_tiles_);
-                 this->turn(in_.k, plan_.k, plan_.inner, in_.scratch, t);
-                 this->turn(in_.v, plan_.v, plan_.outer, turned_values(), t);
-                 if (this->skips_)
-                   in_.flags[i] = finite(this->rows_of(in_.k, plan_.k, t.batch, t.column),
-                                         plan_.k.row, t.columns, plan_.inner);
-               });
     this->each(plan_.batch * row_tiles_, kTileRows * plan_.inner,
                [&](std::int64_t i) { split_logs(i / row_tiles_, i % row_tiles_); });
     if (!this->skips_) return;
+    this->each(plan_.batch * column_tiles_, kTileColumns * plan_.inner, [&](std::int64_t i) {
+      const Tile t = this->tile(i / column_tiles_, 0, i % column_tiles_);
+      in_.flags[i] = finite(this->rows_of(in_.k, plan_.k, t.batch, t.column), plan_.k.row,
+                            t.columns, plan_.inner);
+    });
     this->each(
         plan_.batch * row_tiles_, kTileRows * (plan_.inner + plan_.outer), [&](std::int64_t i) {
           const Tile t = this->tile(i / row_tiles_, i % row_tiles_, 0);
@@ -318,7 +298,7 @@ class Backward : Tiled<T> {
     for (std::int64_t c = 0; c < column_tiles_; ++c) {
       const Tile t = this->tile(batch, row_tile, c);
       if (this->hidden(t)) continue;
-      const T scale = this->scores(t, in_.scratch, s);
+      const T scale = this->scores(t, s);
       kernels_.weigh(t.rows, t.columns, scale, s, most, sum, factor);
     }
     for (std::int64_t r = 0; r < rows.rows; ++r)
@@ -336,7 +316,7 @@ class Backward : Tiled<T> {
     if (this->hidden(t) && in_.flags[t.column_tile] != 0 && rows_flag(t) != 0) return;
     T* p = tile_memory<T>(2);
     T* ds = p + kTileRows * kTileColumns;
-    const T scale = this->scores(t, in_.scratch, p);
+    const T scale = this->scores(t, p);
     const std::int64_t first_column = t.batch * plan_.columns + t.column;
     const std::int64_t first_row = t.batch * plan_.rows + t.row;
     kernels_.weights(t.rows, t.columns, scale, p, logs() + first_row, rests() + first_row);
@@ -344,7 +324,8 @@ class Backward : Tiled<T> {
       multiply_block<T>({t.columns, plan_.outer, t.rows, p, 1, kTileColumns, g_of(t), plan_.g.row,
                          1, with_.dv + first_column * plan_.outer, plan_.outer, true});
     if (!(to_columns && with_.dk) && !(to_rows && with_.dq)) return;
-    this->multiply_rows(t, g_of(t), plan_.g.row, plan_.outer, turned_values(), ds);
+    this->multiply_rows(t, g_of(t), plan_.g.row, plan_.outer,
+                        this->rows_of(in_.v, plan_.v, t.batch, t.column), plan_.v.row, ds);
     kernels_.slope(this->mask_of(t), p, with_.less + first_row, ds);
     if (to_columns && with_.dk)
       multiply_block<T>({t.columns, plan_.inner, t.rows, ds, 1, kTileColumns,
@@ -360,11 +341,6 @@ class Backward : Tiled<T> {
 };
 
 }  // namespace
-
-std::int64_t AttentionPlan::scratch(bool gradient) const {
-  const std::int64_t turned = batch * tiles(columns, kTileColumns) * kTileColumns;
-  return turned * (inner + (gradient ? outer : 0)) + (gradient ? 2 * batch * rows : 0);
-}
 
 std::int64_t AttentionPlan::flags(bool gradient) const {
   return batch * (tiles(columns, kTileColumns) + (gradient ? tiles(rows, kTileRows) : 0));

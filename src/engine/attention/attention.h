@@ -38,8 +38,7 @@ struct AttentionPlan {
 
   /// What a band hides behind -infinity has the weight 0.
   bool skips() const { return ahead && fill == -std::numeric_limits<double>::infinity(); }
-  /// On the CPU, elements and bytes beside the operands and results.
-  std::int64_t scratch(bool gradient) const;
+  /// On the CPU, bytes beside the operands and results.
   std::int64_t flags(bool gradient) const;
 };
 
@@ -51,7 +50,7 @@ struct AttentionArrays {
   const T* v = nullptr;
   const T* bias = nullptr;
   const std::uint8_t* mask = nullptr;
-  T* scratch = nullptr;
+  T* split_logs = nullptr;  ///< of gradients: 2 x (batch, rows) to work with
   std::uint8_t* flags = nullptr;
 };
 

@@ -13,7 +13,8 @@ struct AttentionRefs {
   AttentionPlan plan;
   std::vector<Ref> operands;
   ir::AttentionOperands parts;
-  Ref scratch, flags;
+  Ref flags;
+  std::optional<Ref> splits;  ///< of gradients
 
   template <class T>
   AttentionArrays<T> arrays(Run& run) const {
@@ -23,7 +24,7 @@ struct AttentionRefs {
     in.v = run.array(operands[2]).as<const T>();
     if (parts.bias) in.bias = run.array(operands[*parts.bias]).as<const T>();
     if (parts.mask) in.mask = run.array(operands[*parts.mask]).as<const std::uint8_t>();
-    in.scratch = run.array(scratch).as<T>();
+    if (splits) in.split_logs = run.array(*splits).as<T>();
     in.flags = run.array(flags).as<std::uint8_t>();
     return in;
   }
@@ -53,10 +54,9 @@ void CpuPlanner::plan_attention(ir::ExprId id) {
   AttentionRefs refs = attention_refs(fusion_, sizes_, id, attention_operands(id));
   const Ref out = compute(fusion_.result(id, 0));
   const Ref logs = compute(fusion_.result(id, 1));
-  refs.scratch = scratch(out.dtype, {refs.plan.scratch(false)}, "keys by columns");
   refs.flags = scratch(DType::kBool, {refs.plan.flags(false)}, "finite values");
   const std::vector<Ref> operands = refs.operands;
-  const std::vector<Ref> workspaces{refs.scratch, refs.flags};
+  const std::vector<Ref> workspaces{refs.flags};
   add_step(
       id, operands, {out, logs},
       [=](Run& run) {
@@ -80,10 +80,10 @@ void CpuPlanner::plan_attention_grad(ir::ExprId id) {
     to.back() = compute(result);
     results.push_back(*to.back());
   }
-  refs.scratch = scratch(type, {refs.plan.scratch(true)}, "keys and values by columns");
+  refs.splits = scratch(type, {2 * refs.plan.batch * refs.plan.rows}, "logarithms of attention");
   refs.flags = scratch(DType::kBool, {refs.plan.flags(true)}, "finite operands");
   const std::vector<Ref> operands = refs.operands;
-  const std::vector<Ref> workspaces{refs.scratch, refs.flags};
+  const std::vector<Ref> workspaces{*refs.splits, refs.flags};
   add_step(
       id, operands, results,
       [=](Run& run) {

@@ -126,18 +126,8 @@ void slope(const TileMask<T>& t, const T* p, const T* less, T* dp) {
 }
 
 template <class T>
-void transpose(std::int64_t rows, std::int64_t columns, const T* from, std::int64_t from_row, T* to,
-               std::int64_t to_row) {
-  constexpr std::int64_t kBlock = 16;
-  for (std::int64_t i0 = 0; i0 < rows; i0 += kBlock)
-    for (std::int64_t j = 0; j < columns; ++j)
-      for (std::int64_t i = i0; i < std::min(rows, i0 + kBlock); ++i)
-        to[j * to_row + i] = from[i * from_row + j];
-}
-
-template <class T>
 AttentionKernels<T> all_kernels() {
-  return {score<T>, weigh<T>, weights<T>, slope<T>, transpose<T>};
+  return {score<T>, weigh<T>, weights<T>, slope<T>};
 }
 
 AttentionKernels<float> kernels_f32() { return all_kernels<float>(); }

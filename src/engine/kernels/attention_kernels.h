@@ -34,9 +34,6 @@ struct AttentionKernels {
                   const T* rest);
   /// dp becomes scale * p * (dp - less), or 0 where nothing is seen.
   void (*slope)(const TileMask<T>& mask, const T* p, const T* less, T* dp);
-  /// to[j][i] = from[i][j].
-  void (*transpose)(std::int64_t rows, std::int64_t columns, const T* from, std::int64_t from_row,
-                    T* to, std::int64_t to_row);
 };
 
 /// Those of this processor.
