@@ -12,6 +12,7 @@ namespace segfuse::cli {
 void add_info(Command app, Common& common) {
   Command command =
       app.add("info", "Show what this build and this machine support, and all options");
+  command.footer("\nExample:\n  segfuse info");
   command.runs([&common] {
     const Options values = Context::process_default().options();
     nlohmann::ordered_json json = {{"version", version()}};

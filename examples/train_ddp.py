@@ -4,8 +4,8 @@
 
 Each process takes a GPU of its own (NCCL) where the machine has one for each, else the CPU (gloo).
 The data are drawn from a known model. The rows of a batch are dealt out to the ranks, which need
-not get equally many; see "Several processes" in docs/python.md. At the end the ranks compare their
-parameters, and rank 0 decodes unseen rows.
+not get equally many; see "Several processes" in docs/python_torch.md. At the end the ranks compare
+their parameters, and rank 0 decodes unseen rows.
 """
 
 import argparse

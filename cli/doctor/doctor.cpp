@@ -62,6 +62,9 @@ void add_memory(Command doctor, Common& common) {
   command.option("--html", arguments->html, "Write a page with pictures to this file");
   command.flag("--replay", arguments->replay,
                "Report how much memory segfuse's heap would need for the same requests");
+  command.footer(
+      "\nExamples:\n  segfuse doctor memory snapshot.pickle --html memory.html\n"
+      "  segfuse doctor memory rmm_log.csv --replay");
   command.runs([arguments, &common] { run_memory(*arguments, common); });
 }
 
@@ -86,6 +89,10 @@ void add_kernel(Command doctor, Common& common) {
                  "Threads of a block for the occupancy [as declared, else 256]");
   command.option("--fail-on", arguments->fail_on, "Exit with code 1 if a kernel has this")
       .is_one_of({"spills"});
+  command.footer(
+      "\nExamples:\n  segfuse doctor kernel layer_norm.cubin --fail-on spills\n"
+      "  segfuse doctor kernel --triton-cache --arch sm_90\n"
+      "  segfuse doctor kernel new.cubin --against old.cubin");
   command.runs([arguments, &common] { run_kernel(*arguments, common); });
 }
 

@@ -130,6 +130,10 @@ void add_doctor_fork(Command doctor, Common& common) {
       .excludes(watch)
       .excludes(html)
       .excludes(repair);
+  command.footer(
+      "\nExamples:\n  segfuse doctor fork 4242 --html fork.html\n"
+      "  segfuse doctor fork 4242 --watch\n"
+      "  segfuse doctor fork --trace -- python train.py");
   command.runs([arguments, &common] {
     if (arguments->trace) return run_trace(*arguments, common);
     if (!arguments->repair.empty()) return run_repair(*arguments, common);

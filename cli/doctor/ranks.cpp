@@ -17,6 +17,9 @@ void add_doctor_ranks(Command doctor, Common& common) {
               "only its user may read it); that file; or HOST:PORT of rank 0, with the key in "
               "SEGFUSE_JOB_KEY")
       .required();
+  command.footer(
+      "\nExamples:\n  segfuse doctor ranks out/ecg\n"
+      "  SEGFUSE_JOB_KEY=... segfuse doctor ranks node1:29500");
   command.runs([target, &common] {
     const RanksReport report = examine_ranks(*target);
     put("{}", common.json ? ranks_report_json(report) : ranks_report_text(report));

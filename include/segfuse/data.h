@@ -76,7 +76,7 @@ FeatureKind feature_kind_from_name(std::string_view name);
 /// begin with their frames, and Kaldi has the first 1 + floor((N - W) / S) rows; without it they
 /// lie in the middle of their frames, and Kaldi has the first floor(N / S + 1/2). whisper:
 /// Whisper's log-mel spectrogram of the whole recording, which has the first floor(N / 160) rows.
-/// docs/data.md has the formulas of both, and what their windows see beyond the ends. Stacked
+/// docs/features.md has the formulas of both, and what their windows see beyond the ends. Stacked
 /// channels: the columns of each, side by side, then the slopes of all.
 struct FeatureConfig {
   FeatureKind kind = FeatureKind::kLogMel;
@@ -133,7 +133,7 @@ struct Normalisation {
 /// Over all rows of all tensors (T_i, D) f32: in double, two passes, in the order given.
 Normalisation compute_normalisation(std::span<const Tensor> features);
 
-/// Random changes of the features in training batches; docs/data.md has the formulas.
+/// Random changes of the features in training batches; docs/features.md has the formulas.
 struct Augmentation {
   std::int64_t time_masks = 0;
   double time_mask_ms = 0;  ///< the longest

@@ -156,7 +156,8 @@ class SplitCudaEngine {
   };
   /// One share for each device. If a row cannot be split, it belongs to the first one, and the
   /// others' ranges are empty. Such are rows that are too short, transitions by duration, and sizes
-  /// for which C^2 or K C times the row's slices (at most 2048; docs/semicrf.md) exceeds 2^25.
+  /// for which C^2 or K C times the row's slices exceeds 2^25; there are at most 2048 slices
+  /// (docs/semicrf_engines.md).
   std::vector<Share> shares(const RowShape& row) const;
 
   struct Partition {

@@ -288,9 +288,9 @@ class Model:
     ) -> Model:
         """The model of a module and a CRF layer that were trained in PyTorch.
 
-        The module is traced as in `segfuse.train`, where `docs/python.md` says what is taken. The
-        features come to it as they are: where it was trained on normalised ones it has to
-        normalise them itself.
+        The module is traced as in `segfuse.train`; docs/python_encoder.md lists what it may
+        contain. The features come to it as they are: where it was trained on normalised ones it
+        has to normalise them itself.
 
         Args:
             encoder: a `torch.nn.Module` from (batch, time, features) to (batch, time, labels).

@@ -271,7 +271,7 @@ def train(
             place of the encoder of [model]. It is traced, not run: programs of it are compiled and
             stored in the model, which needs no PyTorch. A step takes one recording after the other,
             so none sees the padding of another. Where its training ends the module holds the
-            weights. docs/python.md says which modules there are programs for.
+            weights. docs/python_encoder.md says which modules there are programs for.
         encoder_scores: the module's width is the number of labels (sorted), and gives their scores;
             else a linear layer makes them.
 

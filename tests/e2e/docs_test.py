@@ -136,6 +136,19 @@ class Pages(unittest.TestCase):
                         self.check_line(f"{page}:{block.line}", line, known)
         self.assertGreater(lines, 20)
 
+    def test_every_command_has_examples_with_options_that_exist(self):
+        known = command_reference.options_by_command(tool.SEGFUSE)
+        for words, text in command_reference.commands_of(tool.SEGFUSE):
+            name = " ".join(words)
+            if "subcommands" in command_reference.sections_of(text) and words:
+                continue  # a group; its commands have them
+            with self.subTest(name):
+                examples = re.split(r"\nExamples?:\n", text)[1:]
+                self.assertEqual(len(examples), 1, f"segfuse {name} --help lacks an example")
+                self.assertIn(f"segfuse {name}".rstrip(), examples[0])
+                for line in re.findall(r"^  (segfuse (?!-).*)$", examples[0], re.MULTILINE):
+                    self.check_line(f"segfuse {name} --help", line, known)
+
     def test_a_wrong_option_is_noticed(self):
         known = command_reference.options_by_command(tool.SEGFUSE)
         self.check_line("a.md:1", "segfuse doctor fork PID [--all] [--html PAGE]  # --none", known)
@@ -144,7 +157,7 @@ class Pages(unittest.TestCase):
                 self.check_line("a.md:1", line, known)
 
     def check_line(self, where, line, known):
-        words = re.split(r" (?:#|--|&&) ", line)[0].split()[1:]
+        words = re.split(r" (?:#|--|&&|>) ", line)[0].split()[1:]
         group = any(name.startswith(words[0] + " ") for name in known)
         command = " ".join(words[:2]) if group else words[0]
         self.assertIn(command, known, f"{where}: {line}")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import unittest
@@ -125,6 +126,21 @@ class FolderTest(RecordingsTest):
         again = tool.run("train", path, "--print-config", check=0).stdout
         self.assertEqual(again, first)
         self.assertFalse((self.directory / "shown-model").exists())
+
+    def test_the_card_shows_what_was_set(self):
+        folder = self.folder("set", 8)
+        rules = ["training.epochs=2", "training.batch_size=2", "training.fixed_length=60"]
+        rules += ["training.select_by=loss", "model.width=8"]
+        settings = [word for rule in rules for word in ("--set", rule)]
+        trained = tool.run("train", folder, *settings, "--out", self.directory / "set-out", check=0)
+        self.assertRegex(
+            trained.stderr,
+            r"\n  training +2 epochs, 2 pieces a step, pieces of 60 frames; "
+            r"the one with the least development loss is kept\n  settings +"
+            + ", ".join(map(re.escape, rules))
+            + ", in place of what follows from the recordings\n",
+        )
+        self.assertNotIn("settings ", self.card(folder))
 
     def test_what_has_no_partner_is_left_aside(self):
         folder = self.folder("half", 8)

@@ -189,6 +189,11 @@ void add_choices(const Plan& plan, Card& card) {
                counted(plan.batch_size, plan.fixed_length > 0 ? "piece" : "recording"),
                plan.fixed_length > 0 ? fmt::format(", pieces of {} frames", plan.fixed_length) : "",
                plan.select_by_loss ? "; the one with the least development loss is kept" : ""));
+  std::string settings;
+  for (const std::string& setting : plan.settings)
+    settings += (settings.empty() ? "" : ", ") + printable_line(setting);
+  if (!settings.empty())
+    card.row("settings", settings + ", in place of what follows from the recordings");
 }
 
 /// Labels that end long before their recording, where those of most do not: a file may have lost

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "learn/data/splits/splits.h"
+#include "learn/train/commands/config.h"
 #include "learn/train/commands/initial_model.h"
 #include "segfuse/error.h"
 
@@ -285,23 +286,41 @@ Plan make_plan(const Survey& survey, const std::string& preset) {
   return plan;
 }
 
+namespace {
+
+/// So that the card shows what the user set; `config` has these settings.
+void show_settings(Plan& plan, const TrainConfig& config, std::vector<std::string> settings) {
+  plan.epochs = config.training.epochs;
+  plan.batch_size = config.training.batch_size;
+  plan.fixed_length = config.training.fixed_length;
+  plan.select_by_loss = plan.splits[1] > 0 && config.training.select_by == Selection::kLoss;
+  plan.settings = std::move(settings);
+}
+
+FolderPlan planned(const FolderOptions& options, const std::vector<std::string>& settings) {
+  if (!options.preset.empty()) static_cast<void>(preset_named(options.preset));
+  const Survey survey = survey_folder(options);
+  Plan plan = make_plan(survey, options.preset);
+  const std::string configuration = configuration_of(plan);
+  if (!settings.empty())
+    show_settings(plan, parse_train_config(configuration, "the configuration", settings), settings);
+  return {configuration, card_of(plan)};
+}
+
+}  // namespace
+
 }  // namespace segfuse::learn
 
 namespace segfuse {
 
-FolderPlan plan_folder(const FolderOptions& options) {
-  if (!options.preset.empty()) static_cast<void>(learn::preset_named(options.preset));
-  const learn::Survey survey = learn::survey_folder(options);
-  const learn::Plan plan = learn::make_plan(survey, options.preset);
-  return {learn::configuration_of(plan), learn::card_of(plan)};
-}
+FolderPlan plan_folder(const FolderOptions& options) { return learn::planned(options, {}); }
 
 void plan_training(TrainOptions& options, FolderOptions how) {
   how.folder = options.recordings.empty() ? options.config : "the recordings";
   how.recordings = options.recordings;
   how.allow_commands = options.allow_commands;
   how.context = options.context;
-  const FolderPlan plan = plan_folder(how);
+  const FolderPlan plan = learn::planned(how, options.overrides);
   options.config_text = plan.configuration;
   options.introduction = plan.card;
   if (!options.out.empty())

@@ -52,6 +52,7 @@ struct Plan {
   bool select_by_loss = false;  ///< too few development segments to tell epochs by their errors
   std::int64_t batch_size = 0;
   std::int64_t fixed_length = 0;
+  std::vector<std::string> settings;  ///< of the user, "section.key=value"
 };
 
 /// DataError where too little is labelled to train on and to measure with.

@@ -28,7 +28,7 @@ std::vector<std::string> fasta_names(std::string_view bytes, std::string_view na
 /// Advice for a file that none of these reads.
 inline constexpr std::string_view kParquet =
     "Parquet is not read; read it with pyarrow in Python, and train on its columns as arrays: "
-    "segfuse.train(recordings=arrays, labels=...); see docs/python.md";
+    "segfuse.train(recordings=arrays, labels=...); see docs/python_models.md";
 
 /// Whether a folder has recordings, and none of them audio.
 bool is_folder_of_values(const std::filesystem::path& folder);

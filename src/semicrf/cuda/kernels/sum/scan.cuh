@@ -18,7 +18,7 @@
 //
 // Ranges. Every nonzero value is checked to lie well inside the range of double, and no product of
 // checked numbers underflows to zero unseen; a row that leaves it is marked for the exact kernel
-// (docs/semicrf.md has the bounds).
+// (docs/semicrf_engines.md has the bounds).
 
 #include "semicrf/cuda/kernels/common/arguments.h"
 #include "semicrf/cuda/kernels/common/common.cuh"
