@@ -102,6 +102,45 @@ TEST_F(Safetensors, MalformedFilesAreNamedWithTheirFault) {
   }
 }
 
+/// Whatever bit is another one: the file is refused, or has the same tensors.
+TEST_F(Safetensors, AFlippedBitIsNoticed) {
+  TensorFile file;
+  file.metadata = {{"labels", "a b"}};
+  file.tensors.emplace_back("x", Tensor::from(std::vector<float>{1.5F, -2.0F}, {2}));
+  file.tensors.emplace_back("y", Tensor::from(std::vector<std::int32_t>{7}, {1}));
+  const std::string good = safetensors_bytes(file);
+  int of_sums = 0;
+  for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
+    try {
+      const TensorFile read = parse_safetensors(bad, "flipped");
+      ASSERT_EQ(read.tensors.size(), 2U) << "bit " << bit;
+      for (std::size_t i = 0; i < 2; ++i) {
+        EXPECT_EQ(read.tensors[i].first, file.tensors[i].first) << "bit " << bit;
+        EXPECT_EQ(read.tensors[i].second.shape(), file.tensors[i].second.shape());
+        EXPECT_EQ(std::memcmp(read.tensors[i].second.data(), file.tensors[i].second.data(),
+                              file.tensors[i].second.bytes()),
+                  0)
+            << "bit " << bit;
+      }
+      EXPECT_EQ(read.metadata.at("labels"), "a b");
+    } catch (const DataError& error) {
+      of_sums += std::string_view(error.what()).find("checksum") != std::string_view::npos;
+    }
+  }
+  EXPECT_GE(of_sums, 12 * 8);  // every bit of the tensors, and others
+}
+
+TEST_F(Safetensors, FilesOfOtherProgramsNeedNoChecksum) {
+  const std::string entry = R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  EXPECT_EQ(parse_safetensors(file_with_header(entry, 8), "other").tensors.size(), 1U);
+  TensorFile none;
+  const TensorFile back = parse_safetensors(safetensors_bytes(none), "none");
+  EXPECT_TRUE(back.tensors.empty());
+  EXPECT_TRUE(back.metadata.empty());
+}
+
 TEST_F(Safetensors, MutatedFilesNeverCrash) {
   TensorFile file;
   file.metadata = {{"k", "v"}};

@@ -1,11 +1,13 @@
 #include "learn/train/files/safetensors.h"
 
 #include <fmt/core.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
+#include "base/console/printable.h"
 #include "base/json/json.h"
 #include "base/os/file.h"
 #include "segfuse/error.h"
@@ -34,6 +36,18 @@ const char* type_name(DType dtype) {
       ->name;
 }
 
+/// Of the header without the sum itself, and of what is behind the header.
+constexpr const char* kChecksum = "crc32";
+
+std::uint64_t crc_of(std::string_view bytes, std::uint64_t before) {
+  return crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
+}
+std::string checksum_text(std::uint64_t crc) { return fmt::format("{:08x}", crc); }
+
+std::string_view bytes_of(const Tensor& tensor) {
+  return {static_cast<const char*>(tensor.data()), tensor.bytes()};
+}
+
 std::string header_text(const TensorFile& file) {
   Json header = Json::object();
   if (!file.metadata.empty()) header["__metadata__"] = file.metadata;
@@ -44,6 +58,9 @@ std::string header_text(const TensorFile& file) {
                     {"data_offsets", {offset, offset + tensor.bytes()}}};
     offset += tensor.bytes();
   }
+  std::uint64_t crc = crc_of(json_text(header), 0);
+  for (const auto& [name, tensor] : file.tensors) crc = crc_of(bytes_of(tensor), crc);
+  header["__metadata__"][kChecksum] = checksum_text(crc);
   std::string text = json_text(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // tensors start aligned
   return text;
@@ -55,7 +72,7 @@ class Reader {
   Reader(std::string_view bytes, const std::string& name) : bytes_(bytes), name_(name) {}
 
   TensorFile read() {
-    const Json header = read_header();
+    Json header = read_header();
     TensorFile file;
     for (const auto& [key, entry] : header.get_ref<const Json::object_t&>()) {
       if (key == "__metadata__") {
@@ -68,6 +85,7 @@ class Reader {
       throw DataError(
           fmt::format("{}: the tensors cover {} bytes, the file holds {} behind its header", name_,
                       used_, data_.size()));
+    check_sum(std::move(header), file);
     return file;
   }
 
@@ -75,10 +93,27 @@ class Reader {
     const Json header = read_header();
     TensorFile file;
     if (header.contains("__metadata__")) read_metadata(header["__metadata__"], file);
+    file.metadata.erase(kChecksum);
     return std::move(file.metadata);
   }
 
  private:
+  /// Files of other programs have no sum.
+  void check_sum(Json header, TensorFile& file) const {
+    const auto sum = file.metadata.extract(kChecksum);
+    if (sum.empty()) return;
+    header["__metadata__"].erase(kChecksum);
+    if (header["__metadata__"].empty()) header.erase("__metadata__");
+    const std::string found = checksum_text(crc_of(data_, crc_of(json_text(header), 0)));
+    if (found == sum.mapped()) return;
+    throw DataError(fmt::format(
+        "{}: the checksum (CRC-32) of its content is {}, but the file states {}: it was damaged, "
+        "or "
+        "changed by another program; take another copy, or remove '{}' from its metadata if the "
+        "change is intended",
+        name_, found, printable(sum.mapped()), kChecksum));
+  }
+
   Json read_header() {
     if (bytes_.size() < kPrefix)
       throw DataError(
@@ -171,8 +206,7 @@ void write_pieces(const TensorFile& file, const Write& write) {
   const std::uint64_t length = header.size();
   write(std::string_view(reinterpret_cast<const char*>(&length), kPrefix));
   write(std::string_view(header));
-  for (const auto& [name, tensor] : file.tensors)
-    write(std::string_view(static_cast<const char*>(tensor.data()), tensor.bytes()));
+  for (const auto& [name, tensor] : file.tensors) write(bytes_of(tensor));
 }
 
 }  // namespace

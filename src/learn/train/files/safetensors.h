@@ -21,13 +21,15 @@ struct TensorFile {
 };
 
 /// Replaces `path` in one step (a killed process leaves the former file). The same content gives
-/// the same bytes.
+/// the same bytes. The file's metadata also hold "crc32", a checksum of everything else, which
+/// reading verifies and removes.
 void write_safetensors(const std::filesystem::path& path, const TensorFile& file);
 /// Those bytes.
 std::string safetensors_bytes(const TensorFile& file);
 
 /// DataError with the file name and the byte offset for anything malformed: a truncated file, a
-/// header that is not JSON, unknown types, offsets outside the file, overlapping or wrong sizes.
+/// header that is not JSON, unknown types, offsets outside the file, overlapping or wrong sizes,
+/// and for content that does not have the checksum that it states.
 TensorFile read_safetensors(const std::filesystem::path& path);
 TensorFile parse_safetensors(std::string_view bytes, const std::string& name);
 /// The metadata alone, of a file whose header is well-formed; what is behind it is not read.
