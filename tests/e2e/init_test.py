@@ -28,7 +28,7 @@ def tensors(path):
             begin, end = (8 + size + at for at in entry["data_offsets"])
             code = {"F32": "f", "F64": "d"}[entry["dtype"]]
             found[name] = entry["shape"], struct.unpack(f"<{(end - begin) // struct.calcsize(code)}{code}", data[begin:end])
-    return found, header["__metadata__"]
+    return found, {key: value for key, value in header["__metadata__"].items() if key != "crc32"}
 
 
 def labels_of(path):

@@ -139,7 +139,8 @@ class ModelsTest(CorpusTest):
         content = bytearray(file.read_bytes())
         content[-1] ^= 1  # a weight: the file is still a model
         file.write_bytes(content)
-        tool.run("decode", file, self.sound, "--out", self.directory / "of-path", check=0)
+        said = tool.run("decode", file, self.sound, "--out", self.directory / "of-path", check=3).stderr
+        self.assertIn(f"segfuse: {file}: the checksum (CRC-32) of its content is ", said)
         for command in (["decode", "tones", self.sound, "--out", self.directory / "of-name"],
                         ["train", self.config, "--data", self.data, "--out", self.directory / "of-init", "--init", "tones"]):
             result = self.named(*command, "--quiet", check=3, folder=damaged)
