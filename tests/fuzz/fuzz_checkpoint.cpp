@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   static const learn::TensorFile whole = test::tiny_checkpoint_file();
   try {
-    read(learn::parse_safetensors(bytes, "input"));
+    read(learn::parse_safetensors(test::without_checksum(bytes), "input"));
   } catch (const DataError&) {
   }
   learn::TensorFile changed = whole;
