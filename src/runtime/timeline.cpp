@@ -195,7 +195,10 @@ StreamTick Timeline::enqueue(StreamId id, const std::function<void(StreamHandle)
 }
 
 StreamTick Timeline::touch(StreamId id) {
-  return enqueue(id, [](StreamHandle) {});
+  Stream& stream = stream_at(id);
+  const MutexLock lock(stream.mutex);
+  stream.clock[id.index].store(++stream.tail, std::memory_order_release);
+  return {id.index, stream.tail};
 }
 
 bool Timeline::over(StreamTick use) const {

@@ -62,31 +62,39 @@ Buffer Heap::allocate(std::size_t bytes, StreamId stream, std::string_view label
     throw UsageError(fmt::format(
         "allocate: {} is a stream of {}, the heap is of {}; give a stream of its device",
         state.timeline.name(stream), state.timeline.device(stream).name(), state.device.name()));
+  if (Buffer cached = allocate_cached(bytes, stream, label)) return cached;
   const std::size_t rounded = rounded_bytes(bytes);
-  const bool small = rounded <= kSmallBytes;
-  const std::size_t which = small ? size_class(rounded) : kClasses;
-  Block* block = nullptr;
-  bool cached = false;
-  if (small) {
-    Magazine& magazine = state.magazines[stream.index];
-    const std::lock_guard lock(magazine.lock);
-    block = magazine.pop(which);
-    if (block != nullptr) {
-      block->requested = bytes;
-      block->label = label;
-      cached = true;
-    }
-  }
-  if (block == nullptr) {
-    block = state.obtain(rounded, {bytes, stream, label});
+  Block* const block = state.obtain(rounded, {bytes, stream, label});
+  {
     const MutexLock lock(state.mutex);
     block->home = stream.index;
-    block->size_class = static_cast<std::uint8_t>(which);
+    block->size_class =
+        static_cast<std::uint8_t>(rounded <= kSmallBytes ? size_class(rounded) : kClasses);
     block->requested = bytes;
     block->label = label;
   }
+  return hand_out(block, stream, false);
+}
+
+Buffer Heap::allocate_cached(std::size_t bytes, StreamId stream, std::string_view label) {
+  const std::size_t rounded = rounded_bytes(bytes);
+  if (rounded > kSmallBytes) return {};
+  Block* block = nullptr;
+  {
+    Magazine& magazine = state_->magazines[stream.index];
+    const std::lock_guard lock(magazine.lock);
+    block = magazine.pop(size_class(rounded));
+    if (block == nullptr) return {};
+    block->requested = bytes;
+    block->label = label;
+  }
+  return hand_out(block, stream, true);
+}
+
+Buffer Heap::hand_out(Block* block, StreamId stream, bool cached) {
   block->references.store(1, std::memory_order_relaxed);
-  if (state.remembers()) state.remember(HeapEvent::Kind::kAllocate, *block, stream.index, cached);
+  if (state_->remembers())
+    state_->remember(HeapEvent::Kind::kAllocate, *block, stream.index, cached);
   return Buffer(block);
 }
 

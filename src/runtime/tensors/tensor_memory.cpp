@@ -12,6 +12,8 @@ namespace segfuse::runtime {
 
 namespace {
 
+constexpr const char* kLabel = "tensor";
+
 /// The stream that the calling thread is in, for each memory in which it has entered one.
 std::uint32_t& entered(std::uint64_t memory) {
   thread_local std::vector<std::pair<std::uint64_t, std::uint32_t>> streams;
@@ -56,29 +58,30 @@ std::uint32_t TensorMemory::know(StreamHandle stream) {
 
 std::byte* TensorMemory::allocate(std::size_t bytes, StreamHandle stream) {
   if (bytes == 0) return nullptr;
-  StreamId id;
+  MutexLock lock(mutex_);
   Held held;
-  {
-    const MutexLock lock(mutex_);
-    held.home = know(stream);
-    Known& home = known_[held.home];
-    if (known_.size() > 1) home.marked = ++epoch_;
-    held.epoch = epoch_;
-    id = home.id;
+  held.home = know(stream);
+  Known& home = known_[held.home];
+  if (known_.size() > 1) home.marked = ++epoch_;
+  held.epoch = epoch_;
+  const StreamId id = home.id;
+  held.buffer = device_->heap().allocate_cached(bytes, id, kLabel);
+  if (!held.buffer) {
+    lock.unlock();
+    held.buffer = device_->heap().allocate(bytes, id, kLabel);
+    lock.lock();
   }
-  held.buffer = device_->heap().allocate(bytes, id, "tensor");
   std::byte* const address = held.buffer.address();
-  const MutexLock lock(mutex_);
-  held_.emplace(address, std::move(held));
+  held_.insert(address, std::move(held));
   return address;
 }
 
 void TensorMemory::release(std::byte* address) noexcept {
   Buffer buffer;  // goes when no lock is held
   const MutexLock lock(mutex_);
-  const auto found = held_.find(address);
-  if (found == held_.end()) return;
-  Held& held = found->second;
+  auto* const found = held_.find(address);
+  if (found == nullptr) return;
+  Held held = held_.take(found);
   for (std::size_t i = 0; i < known_.size(); ++i) {
     const Known& known = known_[i];
     if (i == held.home || known.marked > held.epoch || known.threads > 0 ||
@@ -86,7 +89,6 @@ void TensorMemory::release(std::byte* address) noexcept {
       held.buffer.record_stream(device_->timeline(), known.id);
   }
   buffer = std::move(held.buffer);
-  held_.erase(found);
 }
 
 void TensorMemory::enter(StreamHandle stream) {
@@ -120,13 +122,13 @@ void TensorMemory::mark_all() {
 
 void TensorMemory::record_stream(const std::byte* address, StreamHandle stream) {
   const MutexLock lock(mutex_);
-  const auto found = held_.find(address);
-  if (found != held_.end()) found->second.recorded |= Streams{1} << know(stream);
+  auto* const found = held_.find(address);
+  if (found != nullptr) found->value.recorded |= Streams{1} << know(stream);
 }
 
 bool TensorMemory::holds(const std::byte* address) const {
   const MutexLock lock(mutex_);
-  return held_.contains(address);
+  return held_.find(address) != nullptr;
 }
 
 std::size_t TensorMemory::live() const {

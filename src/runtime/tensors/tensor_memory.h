@@ -12,11 +12,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
 #include "runtime/open_device.h"
+#include "runtime/tensors/address_table.h"
 
 namespace segfuse::runtime {
 
@@ -71,11 +71,11 @@ class TensorMemory {
 
   OpenDevice* device_;
   std::uint64_t serial_;  ///< unlike that of any other, before and after
-  mutable Mutex mutex_;   ///< not held while the heap is called
+  mutable Mutex mutex_;   ///< not held where the heap may call the device or wait
   std::vector<Known> known_ SEGFUSE_GUARDED_BY(mutex_);
   bool too_many_ SEGFUSE_GUARDED_BY(mutex_) = false;
   std::uint64_t epoch_ SEGFUSE_GUARDED_BY(mutex_) = 0;
-  std::unordered_map<const std::byte*, Held> held_ SEGFUSE_GUARDED_BY(mutex_);
+  AddressTable<Held> held_ SEGFUSE_GUARDED_BY(mutex_);
 };
 
 /// That of a CUDA device, which stays open until the process ends. Throws as open_cuda does.
