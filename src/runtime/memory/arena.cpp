@@ -178,6 +178,7 @@ std::optional<Arena::Run> Arena::find_waiting(std::size_t bytes, const Uncovered
     }
     if (run.bytes < bytes) continue;
     run.waits = uncovered(uses);
+    if (run.waits == kNever) continue;
     if (!best || std::pair(run.waits, run.bytes) < std::pair(best->waits, best->bytes)) best = run;
   }
   return best;

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -27,8 +28,9 @@ class Arena {
  public:
   /// Whether what comes next may use a block with these uses as it is.
   using Covered = std::function<bool(const Frontier& uses)>;
-  /// How many uses have to be waited for.
+  /// How many uses have to be waited for; kNever: one that nobody can wait for.
   using Uncovered = std::function<int(const Frontier& uses)>;
+  static constexpr int kNever = std::numeric_limits<int>::max();
 
   Arena(Heap* heap, std::uint8_t number, std::byte* address, std::size_t bytes,
         std::size_t granule);
@@ -45,7 +47,8 @@ class Arena {
   /// The smallest covered block, then the smallest run of covered ones; the lowest address of
   /// equals.
   std::optional<Run> find(std::size_t bytes, const Covered& covered) const;
-  /// The run with the fewest waits, then the smallest, then the lowest.
+  /// The run with the fewest waits, then the smallest, then the lowest; none that has to wait for
+  /// what never ends.
   std::optional<Run> find_waiting(std::size_t bytes, const Uncovered& uncovered) const;
   /// Takes the first `bytes` of a run as one block with all its uses; the rest stays free. It is
   /// live, with no reference yet.

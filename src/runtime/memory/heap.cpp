@@ -281,6 +281,9 @@ Frontier Heap::State::worth_waiting_for(std::size_t bytes) const {
       if (from >= to) continue;
       candidate.bytes = to - from;
       candidate.frontier.drop_if([&](StreamTick use) { return timeline.over(use); });
+      if (std::ranges::any_of(candidate.frontier.entries(),
+                              [&](StreamTick use) { return timeline.sealed(use.stream()); }))
+        continue;
       candidate.uses = static_cast<int>(candidate.frontier.size());
       candidates.push_back(std::move(candidate));
     }
@@ -305,8 +308,13 @@ Block* Heap::State::obtain(std::size_t bytes, const Request& request) {
   Arena& other = other_arena(bytes);
   const auto covered = [&](const Frontier& uses) { return timeline.covered(stream, uses); };
   const auto uncovered = [&](const Frontier& uses) {
-    return static_cast<int>(std::ranges::count_if(
-        uses.entries(), [&](StreamTick use) { return !timeline.covered(stream, use); }));
+    int waits = 0;
+    for (const StreamTick use : uses.entries()) {
+      if (timeline.covered(stream, use)) continue;
+      if (timeline.sealed(stream.index) || timeline.sealed(use.stream())) return Arena::kNever;
+      ++waits;
+    }
+    return waits;
   };
   // Taken with the waits that are missing, which are device calls and made without the lock.
   const auto take_waiting = [&](Arena& arena, const Arena::Run& run) SEGFUSE_REQUIRES(mutex) {

@@ -60,15 +60,24 @@ std::byte* TensorMemory::allocate(std::size_t bytes, StreamHandle stream) {
   if (bytes == 0) return nullptr;
   MutexLock lock(mutex_);
   Held held;
-  held.home = know(stream);
-  Known& home = known_[held.home];
-  if (known_.size() > 1) home.marked = ++epoch_;
+  StreamId id;
+  if (capturing_ == nullptr || !from_pool(stream, held, id)) {
+    held.home = know(stream);
+    Known& home = known_[held.home];
+    if (known_.size() > 1) home.marked = ++epoch_;
+    id = home.id;
+  }
   held.epoch = epoch_;
-  const StreamId id = home.id;
   held.buffer = device_->heap().allocate_cached(bytes, id, kLabel);
   if (!held.buffer) {
     lock.unlock();
-    held.buffer = device_->heap().allocate(bytes, id, kLabel);
+    try {
+      held.buffer = device_->heap().allocate(bytes, id, kLabel);
+    } catch (...) {
+      lock.lock();
+      if (held.pool != nullptr) --held.pool->live;
+      throw;
+    }
     lock.lock();
   }
   std::byte* const address = held.buffer.address();
@@ -82,13 +91,26 @@ void TensorMemory::release(std::byte* address) noexcept {
   auto* const found = held_.find(address);
   if (found == nullptr) return;
   Held held = held_.take(found);
+  if (capturing_ != nullptr && (held.pool == nullptr || !held.pool->sealed))
+    put_off_.push_back(std::move(held));
+  else
+    buffer = end(std::move(held));
+}
+
+/// Records the uses that a free counts as.
+Buffer TensorMemory::end(Held held) {
+  if (held.pool != nullptr) {
+    use_at_end(held, *held.pool);
+    --held.pool->live;
+    return std::move(held.buffer);
+  }
   for (std::size_t i = 0; i < known_.size(); ++i) {
     const Known& known = known_[i];
     if (i == held.home || known.marked > held.epoch || known.threads > 0 ||
         (held.recorded >> i & 1) != 0)
       held.buffer.record_stream(device_->timeline(), known.id);
   }
-  buffer = std::move(held.buffer);
+  return std::move(held.buffer);
 }
 
 void TensorMemory::enter(StreamHandle stream) {
@@ -137,6 +159,10 @@ std::size_t TensorMemory::live() const {
 }
 
 void TensorMemory::trim() {
+  MutexLock lock(mutex_);
+  if (capturing_ != nullptr) return;
+  sweep_pools();
+  lock.unlock();
   Timeline& timeline = device_->timeline();
   for (const StreamId stream : timeline.streams(device_->device())) timeline.synchronize(stream);
   device_->heap().trim();
