@@ -223,7 +223,7 @@ def chain(x, side=None):
 def test_a_graph_keeps_its_memory(forked):
     x = torch.linspace(-1, 1, 1 << 18, device="cuda")
     side = torch.cuda.Stream() if forked else None
-    expected = [chain(x * k) for k in range(4)]
+    expected = [chain(x * k, side) for k in range(4)]
     graph = torch.cuda.CUDAGraph()
     fed = x.clone()
     with torch.cuda.graph(graph):
@@ -391,6 +391,9 @@ def test_a_capture_that_fails_leaves_the_memory_as_it_was():
             x = torch.ones(1 << 20, device="cuda")
             x.sum().item()
         torch.cuda.synchronize()
-        address = torch.empty(1 << 20, device="cuda").data_ptr()
-        assert torch.empty(1 << 20, device="cuda").data_ptr() == address, "frees are not put off"
+        live = allocator.statistics()["live"]
+        y = torch.empty(1 << 20, device="cuda")
+        assert allocator.statistics()["live"] == live + 4 * MIB
+        del y
+        assert allocator.statistics()["live"] == live, "frees are put off"
     assert bool((kept == 1).all())

@@ -30,7 +30,7 @@ def story(recorded, products):
     del indices
     poison = torch.zeros(count, device="cuda", dtype=torch.int64)  # reused
     torch.cuda.synchronize()
-    return int((out != table).sum())
+    return int((out != table).sum() + poison[0])
 
 
 def line_of(comment):

@@ -140,6 +140,7 @@ def _refuse_pools() -> None:
         (torch._C, "_cuda_beginAllocateToPool"),
         (torch._C, "_cuda_beginAllocateCurrentThreadToPool"),
         (torch._C, "_cuda_beginAllocateCurrentStreamToPool"),
+        (torch._C, "_cuda_checkPoolLiveAllocations"),
     ]
     if hasattr(torch.accelerator, "Graph"):  # later than PyTorch 2.11
         beginnings += [(torch.accelerator.Graph, name) for name in ("__enter__", "capture_begin")]

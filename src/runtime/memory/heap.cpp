@@ -338,9 +338,9 @@ Block* Heap::State::obtain(std::size_t bytes, const Request& request) {
   const bool possible = bytes <= reserved_bytes && needed <= options.hard_limit;
   bool device_full = false;  // the device refused memory below our limit
   while (possible) {
-    if (const auto run = own.find(bytes, covered)) return take(own, *run, bytes);
+    if (const auto run = own.find(bytes, covered, stream.index)) return take(own, *run, bytes);
     if (flush_all())
-      if (const auto run = own.find(bytes, covered)) return take(own, *run, bytes);
+      if (const auto run = own.find(bytes, covered, stream.index)) return take(own, *run, bytes);
     if (!device_full) {
       if (const auto more = growth(own, bytes, stream, soft_limit(bytes))) {
         device_full = !map(own, *more);

@@ -57,7 +57,7 @@ class AddressTable {
   }
 
  private:
-  static constexpr std::size_t kLeast = 64;
+  static constexpr std::size_t kMinEntries = 64;
 
   std::size_t next(std::size_t at) const { return (at + 1) & (entries_.size() - 1); }
   std::size_t home(const std::byte* address) const {
@@ -70,7 +70,7 @@ class AddressTable {
     entries_[at] = std::move(entry);
   }
   void grow() {
-    std::vector<Entry> old(entries_.empty() ? kLeast : 2 * entries_.size());
+    std::vector<Entry> old(entries_.empty() ? kMinEntries : 2 * entries_.size());
     old.swap(entries_);
     for (Entry& entry : old)
       if (entry.address != nullptr) put(std::move(entry));

@@ -52,8 +52,8 @@ void TensorMemory::use_at_end(const Held& held, const Pool& pool) {
 }
 
 TensorMemory::Pool* TensorMemory::find_pool(PoolId id) {
-  const auto found =
-      std::ranges::find_if(pools_, [&](const auto& pool) { return pool->sealed && pool->id == id; });
+  const auto found = std::ranges::find_if(
+      pools_, [&](const auto& pool) { return pool->sealed && pool->id == id; });
   return found == pools_.end() ? nullptr : found->get();
 }
 

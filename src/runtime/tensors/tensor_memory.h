@@ -11,8 +11,8 @@
 //
 // Work that is captured into a graph has its memory from a pool, because the graph keeps the
 // addresses: what is freed there is only handed out to the same stream in captures of the same
-// pool, and to others when all graphs of the pool are gone (Timeline::seal). While a capture is
-// under way, frees of all other memory are put off, because nothing may be recorded on a stream
+// pool, and to others when all graphs of the pool are destroyed (Timeline::seal). While a capture
+// is under way, frees of all other memory are put off, because nothing may be recorded on a stream
 // that is captured.
 
 #include <array>
@@ -56,8 +56,8 @@ class TensorMemory {
   void begin_capture(PoolId pool);
   /// The capture has ended; `failed`: there is no graph. Nothing, where none is under way.
   void end_capture(bool failed = false);
-  /// A graph of the pool is gone. With the last one the pool's memory is free when the device is
-  /// done, and what is still held of it when it is released.
+  /// A graph of the pool is destroyed. With the last one the pool's memory is free when the device
+  /// is done, and what is still held of it when it is released.
   void release_pool(PoolId pool) noexcept;
 
   bool holds(const std::byte* address) const;
@@ -80,8 +80,8 @@ class TensorMemory {
     PoolId id;
     int graphs = 0;        ///< that exist, or are being captured
     std::size_t live = 0;  ///< memory that is held
-    bool sealed = true;    ///< no: its graphs are gone, but some of its memory is held
-    StreamId others;  ///< stands for streams that used memory of another one
+    bool sealed = true;    ///< no: its graphs are destroyed, but some of its memory is held
+    StreamId others;       ///< stands for streams that used memory of another one
     std::vector<std::pair<StreamHandle, StreamId>> streams{};  ///< captured, and what stands for it
   };
   struct Held {

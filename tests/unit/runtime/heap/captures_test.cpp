@@ -37,7 +37,9 @@ class CapturingDevice final : private Simulated, public WaitDropper {
   std::set<StreamHandle> captured;
 
   bool is_captured(StreamHandle stream) override { return captured.contains(stream); }
-  std::uint64_t identity(StreamHandle stream) override { return Simulated::device.identity(stream); }
+  std::uint64_t identity(StreamHandle stream) override {
+    return Simulated::device.identity(stream);
+  }
   void drain() override {
     if (!captured.empty()) throw std::logic_error("the host waits during a capture");
     Simulated::device.drain();
@@ -285,8 +287,7 @@ void random_program(std::uint64_t seed) {
     library.begin(graph.pool, {library.streams[1], library.streams[2]});
     for (std::size_t steps = choose(20); steps > 0; --steps) {
       if (choose(3) == 0) library.memory.mark(library.streams[choose(3)]);
-      if (!live.empty() && choose(4) == 0)
-        release_any(live, [](auto& one) { return one.first; });
+      if (!live.empty() && choose(4) == 0) release_any(live, [](auto& one) { return one.first; });
       if (!inside.empty() && choose(2) == 0)
         release_any(inside, [](auto& one) { return one.first; });
       if (choose(4) == 0) {
@@ -309,9 +310,7 @@ void random_program(std::uint64_t seed) {
   };
   for (int step = 0; step < 200; ++step) {
     switch (choose(6)) {
-      case 0:
-        capture();
-        break;
+      case 0: capture(); break;
       case 1: {
         if (graphs.empty()) break;
         const std::size_t which = choose(graphs.size());
@@ -324,12 +323,8 @@ void random_program(std::uint64_t seed) {
       case 2:
         if (!live.empty()) release_any(live, [](auto& one) { return one.first; });
         break;
-      case 3:
-        library.memory.trim();
-        break;
-      default:
-        live.push_back(allocate(library.streams[choose(3)]));
-        check(live.back().second);
+      case 3: library.memory.trim(); break;
+      default: live.push_back(allocate(library.streams[choose(3)])); check(live.back().second);
     }
   }
   for (const Graph& graph : graphs) {
