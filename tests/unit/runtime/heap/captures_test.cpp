@@ -205,6 +205,38 @@ TEST_P(Sizes, FreesOfOtherMemoryArePutOff) {
   library.open.heap().verify();
 }
 
+/// A graph that was launched last runs as long as it likes; so does work before a capture.
+TEST(Captures, TheHostWaitsBeforeMemoryChangesHands) {
+  Library library;
+  int done = 0;
+  const auto launch = [&] {
+    library.device.launch(library.streams[2], {"graph", [&](StreamHandle) { ++done; }}, {});
+  };
+  launch();
+  library.begin(kPool, {library.streams[1]});
+  EXPECT_EQ(done, 1);
+  library.memory.release(library.memory.allocate(kMiB, library.streams[1]));
+  library.end();
+  launch();
+  EXPECT_EQ(done, 1);
+  library.memory.release_pool(kPool);
+  EXPECT_EQ(done, 2);
+}
+
+/// The last graph of a pool is destroyed while another pool's is captured.
+TEST(Captures, APoolThatIsReleasedInACaptureIsFreeAfterIt) {
+  Library library;
+  library.begin(kPool, {library.streams[1]});
+  std::byte* const first = library.memory.allocate(3 * kMiB, library.streams[1]);
+  library.memory.release(first);
+  library.end();
+  library.begin(kOtherPool, {library.streams[1]});
+  library.memory.release_pool(kPool);
+  EXPECT_FALSE(has(library.fill(library.streams[1], 3 * kMiB), first));
+  library.end();
+  EXPECT_TRUE(has(library.fill(library.streams[0], 3 * kMiB), first));
+}
+
 TEST(Captures, GraphsComeAndGo) {
   Library library;
   for (unsigned graph = 0; graph < 200; ++graph) {
