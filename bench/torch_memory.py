@@ -1,16 +1,68 @@
 """PyTorch's CUDA memory from its own allocators and from segfuse's: one line of JSON for each part.
 
 usage: torch_memory.py ALLOCATOR PART...
+       torch_memory.py compare [ROUNDS]
 
 ALLOCATOR: default, record (default, with record_stream), expandable, async or segfuse.
 PART: story[:RUNS[:SECONDS]], pair, robson[:KIB], streams, transformer, convolutions.
+
+compare: the trainings and the pair, with one process for each allocator. They take turns, so that
+what slows the machine for a while slows all of them.
 """
 
 import gc
 import json
 import os
+import statistics
+import subprocess
 import sys
 import time
+
+ALLOCATORS = ("default", "record", "expandable", "async", "segfuse")
+
+
+def compare(rounds=7):
+    servers = {
+        name: subprocess.Popen(
+            [sys.executable, __file__, name, "serve"], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        )
+        for name in ALLOCATORS
+    }  # fmt: skip
+
+    def ask(name, *words):
+        print(*words, file=servers[name].stdin, flush=True)
+        return json.loads(servers[name].stdout.readline())
+
+    # The host limits the convolutions, and their times vary most.
+    for part, steps, turns in (
+        ("pair", 1, rounds), ("streams", 25, rounds), ("transformer", 30, rounds),
+        ("convolutions", 40, 4 * rounds),
+    ):  # fmt: skip
+        names = [n for n in ALLOCATORS if part == "streams" or n != "record"]
+        for name in names:
+            ask(name, "begin", part)
+        times = {name: [] for name in names}
+        for turn in range(turns):
+            for name in names[turn % len(names):] + names[: turn % len(names)]:  # fmt: skip
+                times[name].append(ask(name, "go", steps))
+        for name in names:
+            seen = ask(name, "end")
+            if part != "pair":
+                ratios = [t / d for t, d in zip(times[name], times["default"], strict=True)]
+                seen |= {"ms": statistics.median(times[name]), "least": min(times[name]),
+                         "of default's": statistics.median(ratios), "times": times[name]}  # fmt: skip
+            else:
+                seen = {size: [min(of), statistics.median(of)] for size in times[name][0]
+                        for of in [[t[size] for t in times[name]]]}  # fmt: skip
+            print(json.dumps({"allocator": name, "part": part, **seen}), flush=True)
+    for server in servers.values():
+        server.stdin.close()
+    return max(server.wait() for server in servers.values())
+
+
+if sys.argv[1] == "compare":
+    sys.exit(compare(*map(int, sys.argv[2:])))
 
 CHOICE = sys.argv[1]
 CONFIG = {"expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
@@ -77,9 +129,9 @@ def story(runs=20, seconds=60):
     return {"runs": done, "bad runs": bad, "wrong": wrong, "of": done * count, **memory()}
 
 
-def pair_of(shape, repeats=20000):
+def pair_of(shape, repeats=10000):
     best = float("inf")
-    for _ in range(7):
+    for _ in range(3):
         begin = time.perf_counter()
         for _ in range(repeats):
             torch.empty(shape, device="cuda")
@@ -88,7 +140,7 @@ def pair_of(shape, repeats=20000):
 
 
 def pair():
-    """Microseconds of an allocation and its free from Python, the best of seven."""
+    """Microseconds of an allocation and its free from Python, the best of three."""
     sizes = {"1 KiB": 256, "256 KiB": 1 << 16, "8 MiB": 1 << 21}
     found = {name: pair_of(shape) for name, shape in sizes.items()}
     side = torch.cuda.Stream()
@@ -116,14 +168,33 @@ def robson(kib=1024):
     return {"smallest KiB": kib, "held over live": memory()["held"] * MIB / most}
 
 
-def steps(step, count=30):
-    losses = [step(i) for i in range(5)]
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    losses += [step(i) for i in range(count)]
-    torch.cuda.synchronize()
-    seconds = (time.perf_counter() - begin) / count
-    return {"ms": seconds * 1e3, "loss": losses[-1].item(), **memory()}
+class Training:
+    """Steps of a training; the first ones are not measured."""
+
+    def __init__(self, make):
+        self.step, self.done = make(), 0
+        self.run(8)
+        self.before = counts()
+
+    def run(self, count):
+        """Milliseconds a step."""
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            self.loss = self.step(self.done)
+            self.done += 1
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / count * 1e3
+
+    def result(self):
+        since = {name: count - self.before[name] for name, count in counts().items()}
+        return {"steps": self.done, "loss": self.loss.item(), **memory(), **since}
+
+
+def counts():
+    """Of waits and growth, where that is known."""
+    names = ("grown", "waits", "host_waits") if CHOICE == "segfuse" else ()
+    return {name: allocator.statistics()[name] for name in names}
 
 
 def streams():
@@ -150,7 +221,7 @@ def streams():
         optimizer.step()
         return loss.detach()
 
-    return steps(step)
+    return step
 
 
 def transformer():
@@ -170,7 +241,7 @@ def transformer():
         optimizer.step()
         return loss.detach()
 
-    return steps(step)
+    return step
 
 
 def convolutions():
@@ -193,17 +264,44 @@ def convolutions():
         optimizer.step()
         return loss.detach()
 
-    return steps(step)
+    return step
 
 
-PARTS = {f.__name__: f for f in (story, pair, robson, streams, transformer, convolutions)}
+PARTS = {f.__name__: f for f in (story, pair, robson)}
+TRAININGS = {f.__name__: f for f in (streams, transformer, convolutions)}
+
+
+def train(name):
+    training = Training(TRAININGS[name])
+    return {"ms": training.run(30), **training.result()}
+
+
+def serve():
+    """Answers `begin PART`, `go STEPS` and `end`, each with a line of JSON."""
+    run = result = None
+    for line in sys.stdin:
+        word, *of = line.split()
+        answer = None
+        if word == "begin":
+            reset()
+            training = None if of[0] == "pair" else Training(TRAININGS[of[0]])
+            run, result = (lambda _: pair(), dict) if training is None else (
+                training.run, training.result)  # fmt: skip
+        elif word == "go":
+            answer = run(int(of[0]))
+        else:
+            answer, run, result, training = result(), None, None, None
+        print(json.dumps(answer), flush=True)
 
 
 def main():
+    if sys.argv[2:] == ["serve"]:
+        serve()
+        return
     for part in sys.argv[2:]:
         name, *numbers = part.split(":")
         reset()
-        result = PARTS[name](*map(int, numbers))
+        result = train(name) if name in TRAININGS else PARTS[name](*map(int, numbers))
         line = {"card": torch.cuda.get_device_name(), "allocator": CHOICE, "part": name, **result}
         print(json.dumps(line), flush=True)
 

@@ -242,6 +242,18 @@ void set_fraction(int device, double part);
 /// Waits for all streams, then returns unused memory to its device.
 void trim();
 
+/// A pool of memory for captured work, by the two numbers of PyTorch.
+using PoolId = std::pair<unsigned long long, unsigned long long>;
+/// States that streams of a device are about to be captured into a graph. Until end_capture(),
+/// memory for streams that are captured comes from the pool, which keeps its addresses until
+/// release_pool() was called for each of its graphs. The host waits for the device. Throws
+/// UsageError while another capture is under way.
+void begin_capture(int device, PoolId pool);
+void end_capture(int device);
+void release_pool(int device, PoolId pool) noexcept;
+/// Ends captures, on all devices, that have failed: there are no graphs.
+void abandon_captures();
+
 struct Statistics {
   std::size_t held = 0;       ///< bytes of device memory
   std::size_t peak_held = 0;  ///< since the beginning, or reset_peaks()

@@ -34,7 +34,9 @@ std::map<std::string, std::uintptr_t> callbacks() {
           {"set_record_stream_fn", address(&segfuse_torch_record_stream)},
           {"set_reset_fn", address(&segfuse_torch_empty_cache)},
           {"set_memory_fraction_fn", address(&segfuse_torch_memory_fraction)},
-          {"set_begin_allocate_to_pool", address(&segfuse_torch_begin_pool)}};
+          {"set_begin_allocate_to_pool", address(&segfuse_torch_begin_pool)},
+          {"set_end_allocate_to_pool_fn", address(&segfuse_torch_end_pool)},
+          {"set_release_pool", address(&segfuse_torch_release_pool)}};
 }
 
 std::map<std::string, std::uint64_t> statistics(int device) {
@@ -51,7 +53,7 @@ void bind_memory(nb::module_& m) {
   const nb::call_guard<nb::gil_scoped_release> waits;
   tensor_memory::on_out_of_memory(&segfuse_torch_out_of_memory);
   m.def("memory_callbacks", &callbacks);
-  m.def("memory_no_pools", [] { return kNoPools; });
+  m.def("memory_abandon_captures", &tensor_memory::abandon_captures);
   m.def("memory_out_of_memory", [] { return address(&segfuse_torch_out_of_memory); });
   m.def(
       "memory_enter",

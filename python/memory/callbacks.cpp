@@ -1,6 +1,5 @@
 #include "memory/callbacks.h"
 
-#include "segfuse/error.h"
 #include "segfuse/memory.h"
 
 namespace memory = segfuse::tensor_memory;
@@ -23,15 +22,15 @@ void segfuse_torch_memory_fraction(double part, int device) { memory::set_fracti
 
 namespace segfuse::python {
 
-const char* const kNoPools =
-    "segfuse.torch.allocator: a CUDA graph or a MemPool asks for a pool of its own, expected "
-    "neither, because a graph keeps addresses that are handed out again; do not enable the "
-    "allocator in a program that captures graphs or uses pools";
-
-void segfuse_torch_begin_pool(int /*device*/,
-                              std::pair<unsigned long long, unsigned long long> /*pool*/,
+void segfuse_torch_begin_pool(int device, tensor_memory::PoolId pool,
                               std::function<bool(void*)> /*filter*/) {
-  throw UsageError(kNoPools);
+  tensor_memory::begin_capture(device, pool);
+}
+void segfuse_torch_end_pool(int device, tensor_memory::PoolId /*pool*/) {
+  tensor_memory::end_capture(device);
+}
+void segfuse_torch_release_pool(int device, tensor_memory::PoolId pool) {
+  tensor_memory::release_pool(device, pool);
 }
 
 }  // namespace segfuse::python

@@ -5,7 +5,8 @@
 
 #include <cstddef>
 #include <functional>
-#include <utility>
+
+#include "segfuse/memory.h"
 
 #define SEGFUSE_TORCH_CALLBACK extern "C" __attribute__((visibility("default")))
 
@@ -22,11 +23,11 @@ SEGFUSE_TORCH_CALLBACK void segfuse_torch_out_of_memory(const char* message);
 
 namespace segfuse::python {
 
-/// Why there are no graphs and no pools.
-extern const char* const kNoPools;
-/// Refuses: a graph, or a pool of its own, is about to be begun. PyTorch has prepared its random
-/// numbers for the graph by then, so Python refuses earlier where it can.
-void segfuse_torch_begin_pool(int device, std::pair<unsigned long long, unsigned long long> pool,
+/// Of a graph that is captured. `filter` tells whether a stream is; the device is asked instead,
+/// because a filter may outlive its graph.
+void segfuse_torch_begin_pool(int device, tensor_memory::PoolId pool,
                               std::function<bool(void*)> filter);
+void segfuse_torch_end_pool(int device, tensor_memory::PoolId pool);
+void segfuse_torch_release_pool(int device, tensor_memory::PoolId pool);
 
 }  // namespace segfuse::python

@@ -48,6 +48,7 @@ struct Timeline::Stream {
   Tick forgotten SEGFUSE_GUARDED_BY(mutex) =
       0;  ///< an event at or before this tick has left the log before it was over
   std::deque<EventPtr> log SEGFUSE_GUARDED_BY(mutex);
+  std::atomic<bool> sealed{false};
   std::array<std::atomic<Tick>, kMaxStreams> clock{};
 };
 
@@ -98,6 +99,7 @@ void Timeline::remove(Stream& stream) SEGFUSE_REQUIRES(state_->streams_mutex) {
     raise(state_->host[stream.index], stream.tail);
     stream.log.clear();
     stream.forgotten = 0;
+    stream.sealed = false;
     if (!stream.adopted) stream.device->destroy_stream(stream.handle);
     stream.device = nullptr;
     ++stream.generation;
@@ -160,6 +162,17 @@ void Timeline::retire(StreamId id) {
   if (failure) std::rethrow_exception(failure);
 }
 
+void Timeline::seal(StreamId id) { stream_at(id).sealed = true; }
+
+void Timeline::break_seal(StreamId id) {
+  Stream& stream = stream_at(id);
+  const MutexLock lock(stream.mutex);
+  stream.sealed = false;
+  raise(state_->host[id.index], stream.tail);
+}
+
+bool Timeline::sealed(std::uint32_t stream) const { return state_->streams[stream].sealed; }
+
 void Timeline::on_retire(const void* who, std::function<void(StreamId)> notify) {
   const MutexLock lock(state_->streams_mutex);
   state_->on_retire[who] = std::move(notify);
@@ -195,7 +208,10 @@ StreamTick Timeline::enqueue(StreamId id, const std::function<void(StreamHandle)
 }
 
 StreamTick Timeline::touch(StreamId id) {
-  return enqueue(id, [](StreamHandle) {});
+  Stream& stream = stream_at(id);
+  const MutexLock lock(stream.mutex);
+  stream.clock[id.index].store(++stream.tail, std::memory_order_release);
+  return {id.index, stream.tail};
 }
 
 bool Timeline::over(StreamTick use) const {
@@ -261,6 +277,8 @@ Timeline::EventPtr Timeline::new_event(Stream& stream) SEGFUSE_REQUIRES(stream.m
 
 Timeline::EventPtr Timeline::event_behind(StreamTick use) {
   Stream& stream = state_->streams[use.stream()];
+  if (stream.sealed)
+    throw InternalError(fmt::format("{} is sealed: nothing can wait for it", stream.name));
   const MutexLock lock(stream.mutex);
   if (EventPtr found = find_event(stream, use)) return found;
   return new_event(stream);
@@ -365,11 +383,12 @@ void Timeline::settle(Frontier& uses, std::uint32_t home) {
   uses.clear();
   for (const StreamTick use : left) uses.raise(use);
   for (const StreamTick use : left)
-    if (use.stream() != home) event_behind(use);
+    if (use.stream() != home && !sealed(use.stream())) event_behind(use);
 }
 
 void Timeline::raise_host(const Ticks& clock) {
-  for (std::size_t i = 0; i < kMaxStreams; ++i) raise(state_->host[i], clock[i]);
+  for (std::size_t i = 0; i < kMaxStreams; ++i)
+    if (!state_->streams[i].sealed) raise(state_->host[i], clock[i]);
 }
 
 Ticks Timeline::clock_of(const Stream& stream) {
@@ -402,6 +421,14 @@ void Timeline::synchronize(const Frontier& uses) {
   }
 }
 
+void Timeline::drain(Device& device) {
+  std::vector<Ticks> clocks;
+  for (const StreamId id : streams(device)) clocks.push_back(clock_of(stream_at(id)));
+  state_->host_waits.fetch_add(1, std::memory_order_relaxed);
+  device.drain();
+  for (const Ticks& clock : clocks) raise_host(clock);
+}
+
 void Timeline::poll() {
   for (Stream& stream : state_->streams) {
     EventPtr last;
@@ -419,7 +446,7 @@ void Timeline::poll() {
 void Timeline::ask(const Device& device) {
   for (const StreamId id : streams(device)) {
     const StreamTick last = tail(id);
-    if (over(last)) continue;
+    if (sealed(id.index) || over(last)) continue;
     // An event that is recorded now is not over now, even if the stream has nothing to do.
     const Stream& stream = stream_at(id);
     const Ticks clock = clock_of(stream);

@@ -50,6 +50,12 @@ class Timeline {
   /// Waits for the stream and forgets it; destroys it unless it was adopted. Its number is used
   /// again. Throws the stream's failure, after the stream is destroyed.
   void retire(StreamId stream);
+  /// From now on nothing waits for what is on the stream, and the stream waits for nothing: its
+  /// work may run again at any time, as a captured graph does. Its ticks are over when the seal is
+  /// broken, by who knows that the work runs no more. Throws UsageError unless the stream exists.
+  void seal(StreamId stream);
+  void break_seal(StreamId stream);
+  bool sealed(std::uint32_t stream) const;
   /// Called with each stream that retires, when its work is over.
   void on_retire(const void* who, std::function<void(StreamId)> notify);
   void forget(const void* who);
@@ -94,6 +100,8 @@ class Timeline {
   /// The host waits for all work of the stream, or for these uses. Throws the first failure.
   void synchronize(StreamId stream);
   void synchronize(const Frontier& uses);
+  /// The host waits for all work of a device.
+  void drain(Device& device);
   /// Asks the device what is over, without waiting. Results then depend on timing.
   void poll();
   /// The same, of all that is enqueued on a device's streams now: records events where none are.

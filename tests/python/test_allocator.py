@@ -81,9 +81,10 @@ def test_pytorch_gets_a_function_for_everything_it_may_ask(monkeypatch):
     made = allocator._install()
     assert current == [made] and all(made.functions)
     setters = [name for name in vars(made) if name.startswith("set_")]
-    assert sorted(setters) == ["set_begin_allocate_to_pool", "set_memory_fraction_fn",
-                               "set_record_stream_fn", "set_reset_fn"]  # fmt: skip
-    assert len({*made.functions, *(getattr(made, name) for name in setters)}) == 6
+    assert sorted(setters) == ["set_begin_allocate_to_pool", "set_end_allocate_to_pool_fn",
+                               "set_memory_fraction_fn", "set_record_stream_fn", "set_release_pool",
+                               "set_reset_fn"]  # fmt: skip
+    assert len({*made.functions, *(getattr(made, name) for name in setters)}) == 8
 
 
 def test_a_pytorch_without_them_is_too_old(monkeypatch):
@@ -126,27 +127,44 @@ print(seen)
          "all", "all", "all"])  # fmt: skip
 
 
-def test_graphs_and_pools_are_refused_before_pytorch_begins_them():
+def test_pools_that_are_not_of_graphs_are_refused_before_pytorch_begins_them():
     program = """
 import torch
-from segfuse import _native
 from segfuse.torch import allocator
+begin_capture = torch.cuda.CUDAGraph.capture_begin
 allocator._refuse_pools()
-general = getattr(torch.accelerator, "Graph", torch.cuda.graph)
-for begin in (torch.cuda.graph.__enter__, torch.cuda.CUDAGraph.capture_begin,
-              torch.cuda.MemPool.__init__, general.__enter__,
-              getattr(general, "capture_begin", general.__enter__)):
+assert torch.cuda.CUDAGraph.capture_begin is begin_capture
+general = getattr(torch.accelerator, "Graph", torch.cuda.MemPool)
+for begin in (torch.cuda.MemPool.__init__, torch._C._cuda_beginAllocateToPool,
+              torch._C._cuda_beginAllocateCurrentThreadToPool,
+              getattr(general, "__enter__", general.__init__),
+              getattr(general, "capture_begin", general.__init__)):
     try:
         begin(object(), pool=None)
     except RuntimeError as error:
-        print(type(error).__name__, str(error) == _native.memory_no_pools())
-print(_native.memory_no_pools().count(". "), chr(10) in _native.memory_no_pools())
+        print(type(error).__name__, str(error).count(". "), chr(10) in str(error))
 """
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "DeviceError True\n" * 5 + "0 False\n"
+    assert run.stdout == "DeviceError 0 False\n" * 5
+
+
+def test_a_capture_that_cannot_end_is_told_to_the_memory(monkeypatch):
+    told = []
+    monkeypatch.setattr(allocator._native, "memory_abandon_captures", lambda: told.append(1))
+
+    def capture_end(graph):
+        if graph == "bad":
+            raise RuntimeError("the capture failed")
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", capture_end)
+    allocator._follow_captures()
+    torch.cuda.CUDAGraph.capture_end("good")
+    with pytest.raises(RuntimeError, match="the capture failed"):
+        torch.cuda.CUDAGraph.capture_end("bad")
+    assert len(told) == 2
 
 
 CATCHER = r"""

@@ -1,5 +1,7 @@
 """The doctor's tools for PyTorch on a real GPU."""
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -12,7 +14,7 @@ import segfuse.torch
 from segfuse.torch._watch.streams import Cuda, Recorder
 
 
-def story(recorded):
+def story(recorded, products):
     count = 1 << 22
     side = torch.cuda.Stream()
     table = torch.arange(count, device="cuda", dtype=torch.float32)
@@ -20,7 +22,7 @@ def story(recorded):
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         slow = torch.ones(2048, 2048, device="cuda")
-        for _ in range(20):
+        for _ in range(products):
             slow = torch.mm(slow, slow) * 1e-4
         out = table[indices]  # used
         if recorded:
@@ -28,20 +30,39 @@ def story(recorded):
     del indices
     poison = torch.zeros(count, device="cuda", dtype=torch.int64)  # reused
     torch.cuda.synchronize()
-    return out, poison
+    return int((out != table).sum() + poison[0])
 
 
-@pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("run", range(10))
-def test_the_story_of_record_stream(run, recorded):
+def line_of(comment):
+    lines = Path(__file__).read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if line.endswith(f"  # {comment}"))
+
+
+def told(recorded, products):
+    """Wrong elements, and the races that the doctor reports."""
     recorder = Recorder(Cuda())
     recorder.start()
     try:
-        story(recorded)
+        wrong = story(recorded, products)
     finally:
         recorder.stop()
-    kinds = [race["kind"] for race in recorder.races()]
-    assert kinds == ([] if recorded else ["freed while in use"])
+    return wrong, recorder.races()
+
+
+@pytest.mark.parametrize("products", [20, 0], ids=["late", "soon"])
+@pytest.mark.parametrize("run", range(10))
+def test_the_story_of_record_stream_is_named_with_its_lines(run, products):
+    """Soon: what is read has mostly been read when it is overwritten."""
+    wrong, (race,) = told(False, products)
+    print(f"{wrong} elements are wrong")
+    assert race["kind"] == "freed while in use"
+    for place in ("allocated", "used", "reused"):
+        assert f"test_doctor_cuda.py:{line_of(place)} in story" in race["places"][place]
+
+
+@pytest.mark.parametrize("run", range(10))
+def test_with_record_stream_nothing_is_reported(run):
+    assert told(True, 20) == (0, [])
 
 
 def on_gpu(programs):

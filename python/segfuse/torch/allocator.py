@@ -49,6 +49,7 @@ def enable(*, limit: int | None = None) -> None:
         _check()
         _allocator = _install()
         _follow_streams()
+        _follow_captures()
         _refuse_pools()
     _native.memory_limit(most)
 
@@ -117,22 +118,43 @@ def _after(owner: Any, name: str, tell: Callable[..., None]) -> None:
     setattr(owner, name, call)
 
 
+def _follow_captures() -> None:
+    """The allocator's own hook is not called where a capture fails to end."""
+    original = torch.cuda.CUDAGraph.capture_end
+
+    @functools.wraps(original)
+    def capture_end(graph: Any) -> None:
+        try:
+            original(graph)
+        finally:
+            _native.memory_abandon_captures()
+
+    torch.cuda.CUDAGraph.capture_end = capture_end
+
+
 def _refuse_pools() -> None:
-    """The allocator's own hook would refuse a graph too late: PyTorch has entered its stream by
-    then and prepared its random numbers for it, and none could be drawn afterwards."""
+    """Pools that are not those of a `torch.cuda.CUDAGraph`, before PyTorch begins them: the
+    allocator's own hook is called when PyTorch has entered a stream for them."""
     beginnings = [
-        (torch.cuda.graph, "__enter__"),
-        (torch.cuda.CUDAGraph, "capture_begin"),
         (torch.cuda.MemPool, "__init__"),
+        (torch._C, "_cuda_beginAllocateToPool"),
+        (torch._C, "_cuda_beginAllocateCurrentThreadToPool"),
+        (torch._C, "_cuda_beginAllocateCurrentStreamToPool"),
+        (torch._C, "_cuda_checkPoolLiveAllocations"),
     ]
     if hasattr(torch.accelerator, "Graph"):  # later than PyTorch 2.11
         beginnings += [(torch.accelerator.Graph, name) for name in ("__enter__", "capture_begin")]
     for owner, name in beginnings:
-        setattr(owner, name, _refused)
+        if hasattr(owner, name):
+            setattr(owner, name, _refused)
 
 
 def _refused(*_: Any, **__: Any) -> None:
-    raise DeviceError(_native.memory_no_pools())
+    raise DeviceError(
+        "segfuse.torch.allocator: a MemPool, mode='reduce-overhead' or a torch.accelerator.Graph "
+        "asks for memory of its own, expected none or a torch.cuda.CUDAGraph; do not enable the "
+        "allocator in a program that uses the former"
+    )
 
 
 def _device(device: Any) -> int:

@@ -35,6 +35,23 @@ void refuse_default(StreamHandle stream) {
     throw DeviceError("CUDA: there is no stream null (the legacy default stream is refused)");
 }
 
+/// Lets the calling thread do for a scope what is forbidden while any thread captures a stream,
+/// because it may wait for the device: these calls concern no stream that is captured.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const Driver& driver) : driver_(driver) { exchange(); }
+  ~BesideCaptures() { exchange(); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  void exchange() {
+    if (driver_.capture_mode != nullptr) driver_.capture_mode(&mode_);
+  }
+  const Driver& driver_;
+  int mode_ = cuda::kCaptureRelaxed;
+};
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(const Driver& driver, int ordinal, CudaDeviceOptions options)
@@ -62,6 +79,7 @@ class CudaDevice final : public Device {
 
   StreamHandle create_stream() override {
     const CurrentContext current(driver_, context_);
+    const BesideCaptures beside(driver_);
     cuda::Stream stream = nullptr;
     check(driver_.stream_create(&stream, cuda::kStreamNonBlocking), "creating a stream");
     const MutexLock lock(mutex_);
@@ -94,6 +112,7 @@ class CudaDevice final : public Device {
 
   bool idle(StreamHandle stream) override {
     const CurrentContext current(driver_, context_);
+    const BesideCaptures beside(driver_);
     const cuda::Result result = driver_.stream_query(stream.get());
     if (result == cuda::kNotReady) return false;
     check(result, "work on the device");
@@ -101,6 +120,7 @@ class CudaDevice final : public Device {
   }
   EventHandle create_event() override {
     const CurrentContext current(driver_, context_);
+    const BesideCaptures beside(driver_);
     cuda::Event event = nullptr;
     check(driver_.event_create(&event, cuda::kEventDisableTiming), "creating an event");
     return EventHandle(event);
@@ -121,6 +141,7 @@ class CudaDevice final : public Device {
   }
   bool query(EventHandle event) override {
     const CurrentContext current(driver_, context_);
+    const BesideCaptures beside(driver_);
     const cuda::Result result = driver_.event_query(event.get());
     if (result == cuda::kNotReady) return false;
     check(result, "work on the device");
@@ -128,6 +149,7 @@ class CudaDevice final : public Device {
   }
   void synchronize_event(EventHandle event) override {
     const CurrentContext current(driver_, context_);
+    const BesideCaptures beside(driver_);
     check(driver_.event_synchronize(event.get()), "work on the device");
   }
 
@@ -190,6 +212,7 @@ class CudaDevice final : public Device {
     const MutexLock lock(mutex_);
     reservations_.check_unmap(address, bytes);
     const CurrentContext current(driver_, context_);
+    const BesideCaptures beside(driver_);
     check(driver_.mem_unmap(number(address), bytes), "unmapping memory");
     reservations_.unmap(address, bytes);
   }
@@ -370,6 +393,7 @@ void CudaDevice::map(std::byte* address, std::size_t bytes) {
   const MutexLock lock(mutex_);
   reservations_.check_map(address, bytes);
   const CurrentContext current(driver_, context_);
+  const BesideCaptures beside(driver_);
   if (bytes > memory_of_device().free) throw NoMemory();
   cuda::MemAccess access;
   access.location = properties_.location;

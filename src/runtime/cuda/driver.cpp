@@ -46,6 +46,7 @@ Driver open_driver() {
   library.load("cuStreamGetId", d.stream_id);
   library.load("cuStreamIsCapturing", d.stream_is_capturing);
   library.load("cuCtxSynchronize", d.context_synchronize);
+  library.load("cuThreadExchangeStreamCaptureMode", d.capture_mode);
   library.load("cuStreamBeginCapture_v2", d.begin_capture);
   library.load("cuStreamEndCapture", d.end_capture);
   library.load("cuGraphInstantiateWithFlags", d.graph_instantiate);

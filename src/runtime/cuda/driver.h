@@ -77,6 +77,7 @@ inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostPortable = 1;
 inline constexpr int kCaptureOfThisThread = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+inline constexpr int kCaptureRelaxed = 2;       // CU_STREAM_CAPTURE_MODE_RELAXED
 /// CU_STREAM_LEGACY: the default stream, named on purpose.
 inline constexpr std::uintptr_t kLegacyStream = 1;
 inline constexpr int kGranularityMinimum = 0;
@@ -121,6 +122,7 @@ struct Driver {
   Result (*event_record)(Event, Stream);
   Result (*event_query)(Event);
   Result (*event_synchronize)(Event);
+  Result (*capture_mode)(int*);
   Result (*begin_capture)(Stream, int);
   Result (*end_capture)(Stream, Graph*);
   Result (*graph_instantiate)(GraphExec*, Graph, unsigned long long);

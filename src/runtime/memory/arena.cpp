@@ -22,10 +22,10 @@ bool by_size_and_address(const std::pair<std::size_t, Block*>& a,
          (b.second == nullptr ? nullptr : b.second->address);
 }
 
-// Memory that nothing uses is kept apart from memory that something may use: joined, all of it
-// would have to be waited for.
+// Memory that fewer streams may use is kept apart: joined, all of it would have to wait for all of
+// them, and a stream would not find what only it has used.
 bool joinable(const Frontier& a, const Frontier& b) {
-  return a.empty() == b.empty() && (a.within(b) || b.within(a));
+  return a.size() == b.size() && (a.within(b) || b.within(a));
 }
 
 bool is_free(const Block* block) { return block != nullptr && block->state == BlockState::kFree; }
@@ -127,22 +127,27 @@ Block* Arena::join_free(Block* block) {
   return block;
 }
 
-const Block* Arena::best_fit(std::size_t bytes, const Covered& covered) const {
+const Block* Arena::best_fit(std::size_t bytes, const Covered& covered, std::uint32_t own) const {
   const std::pair<std::size_t, Block*>* best = nullptr;
-  for (const Index& index : indices_) {
-    if (index.empty()) continue;
+  const auto look = [&](const Index& index) {
+    if (index.empty()) return;
     for (auto at = index.lower_bound({bytes, nullptr}); at != index.end(); ++at) {
-      if (best != nullptr && !by_size_and_address(*at, *best)) break;
+      if (best != nullptr && !by_size_and_address(*at, *best)) return;
       if (!covered(at->second->uses)) continue;
       best = &*at;
-      break;
+      return;
     }
-  }
+  };
+  look(indices_[own]);
+  look(indices_[kQuiet]);
+  if (best == nullptr)
+    for (const Index& index : indices_) look(index);
   return best == nullptr ? nullptr : best->second;
 }
 
-std::optional<Arena::Run> Arena::find(std::size_t bytes, const Covered& covered) const {
-  if (const Block* block = best_fit(bytes, covered))
+std::optional<Arena::Run> Arena::find(std::size_t bytes, const Covered& covered,
+                                      std::uint32_t own) const {
+  if (const Block* block = best_fit(bytes, covered, own))
     return Run{const_cast<Block*>(block), block->bytes, 0};
   if (free_ < bytes) return std::nullopt;
   std::optional<Run> best;
@@ -178,6 +183,7 @@ std::optional<Arena::Run> Arena::find_waiting(std::size_t bytes, const Uncovered
     }
     if (run.bytes < bytes) continue;
     run.waits = uncovered(uses);
+    if (run.waits == kNever) continue;
     if (!best || std::pair(run.waits, run.bytes) < std::pair(best->waits, best->bytes)) best = run;
   }
   return best;

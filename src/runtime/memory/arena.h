@@ -6,14 +6,16 @@
 //   the blocks tile the reservation in the order of addresses;
 //   a free block is in exactly one index, that of its uses, and no other block is in any;
 //   memory begins and ends at multiples of the granule;
-//   no two neighbours are unmapped, nor free with uses of which one covers the other.
-// Free neighbours whose uses are not comparable, or of which one has none, stay apart, so that
-// nobody waits for more than he must; they are joined when they are handed out together.
+//   no two neighbours are unmapped, nor free with uses of the same streams of which one covers the
+//   other.
+// Other free neighbours stay apart, so that nobody waits for more than he must, and each stream
+// finds its own memory again; they are joined when they are handed out together.
 
 #include <array>
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -27,8 +29,9 @@ class Arena {
  public:
   /// Whether what comes next may use a block with these uses as it is.
   using Covered = std::function<bool(const Frontier& uses)>;
-  /// How many uses have to be waited for.
+  /// How many uses have to be waited for; kNever: one that nobody can wait for.
   using Uncovered = std::function<int(const Frontier& uses)>;
+  static constexpr int kNever = std::numeric_limits<int>::max();
 
   Arena(Heap* heap, std::uint8_t number, std::byte* address, std::size_t bytes,
         std::size_t granule);
@@ -42,10 +45,11 @@ class Arena {
     std::size_t bytes = 0;
     int waits = 0;
   };
-  /// The smallest covered block, then the smallest run of covered ones; the lowest address of
-  /// equals.
-  std::optional<Run> find(std::size_t bytes, const Covered& covered) const;
-  /// The run with the fewest waits, then the smallest, then the lowest.
+  /// The smallest covered block that nothing or only the stream with the index `own` uses, then the
+  /// smallest covered one, then the smallest run of covered ones; the lowest address of equals.
+  std::optional<Run> find(std::size_t bytes, const Covered& covered, std::uint32_t own) const;
+  /// The run with the fewest waits, then the smallest, then the lowest; none that has to wait for
+  /// what never ends.
   std::optional<Run> find_waiting(std::size_t bytes, const Uncovered& uncovered) const;
   /// Takes the first `bytes` of a run as one block with all its uses; the rest stays free. It is
   /// live, with no reference yet.
@@ -92,7 +96,7 @@ class Arena {
   Block* split(Block* block, std::size_t bytes);
   Block* absorb_next(Block* block);
   Block* join_free(Block* block);
-  const Block* best_fit(std::size_t bytes, const Covered& covered) const;
+  const Block* best_fit(std::size_t bytes, const Covered& covered, std::uint32_t own) const;
 
   Heap* heap_;
   std::uint8_t number_;

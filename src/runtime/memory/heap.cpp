@@ -62,31 +62,39 @@ Buffer Heap::allocate(std::size_t bytes, StreamId stream, std::string_view label
     throw UsageError(fmt::format(
         "allocate: {} is a stream of {}, the heap is of {}; give a stream of its device",
         state.timeline.name(stream), state.timeline.device(stream).name(), state.device.name()));
+  if (Buffer cached = allocate_cached(bytes, stream, label)) return cached;
   const std::size_t rounded = rounded_bytes(bytes);
-  const bool small = rounded <= kSmallBytes;
-  const std::size_t which = small ? size_class(rounded) : kClasses;
-  Block* block = nullptr;
-  bool cached = false;
-  if (small) {
-    Magazine& magazine = state.magazines[stream.index];
-    const std::lock_guard lock(magazine.lock);
-    block = magazine.pop(which);
-    if (block != nullptr) {
-      block->requested = bytes;
-      block->label = label;
-      cached = true;
-    }
-  }
-  if (block == nullptr) {
-    block = state.obtain(rounded, {bytes, stream, label});
+  Block* const block = state.obtain(rounded, {bytes, stream, label});
+  {
     const MutexLock lock(state.mutex);
     block->home = stream.index;
-    block->size_class = static_cast<std::uint8_t>(which);
+    block->size_class =
+        static_cast<std::uint8_t>(rounded <= kSmallBytes ? size_class(rounded) : kClasses);
     block->requested = bytes;
     block->label = label;
   }
+  return hand_out(block, stream, false);
+}
+
+Buffer Heap::allocate_cached(std::size_t bytes, StreamId stream, std::string_view label) {
+  const std::size_t rounded = rounded_bytes(bytes);
+  if (rounded > kSmallBytes) return {};
+  Block* block = nullptr;
+  {
+    Magazine& magazine = state_->magazines[stream.index];
+    const std::lock_guard lock(magazine.lock);
+    block = magazine.pop(size_class(rounded));
+    if (block == nullptr) return {};
+    block->requested = bytes;
+    block->label = label;
+  }
+  return hand_out(block, stream, true);
+}
+
+Buffer Heap::hand_out(Block* block, StreamId stream, bool cached) {
   block->references.store(1, std::memory_order_relaxed);
-  if (state.remembers()) state.remember(HeapEvent::Kind::kAllocate, *block, stream.index, cached);
+  if (state_->remembers())
+    state_->remember(HeapEvent::Kind::kAllocate, *block, stream.index, cached);
   return Buffer(block);
 }
 
@@ -273,6 +281,9 @@ Frontier Heap::State::worth_waiting_for(std::size_t bytes) const {
       if (from >= to) continue;
       candidate.bytes = to - from;
       candidate.frontier.drop_if([&](StreamTick use) { return timeline.over(use); });
+      if (std::ranges::any_of(candidate.frontier.entries(),
+                              [&](StreamTick use) { return timeline.sealed(use.stream()); }))
+        continue;
       candidate.uses = static_cast<int>(candidate.frontier.size());
       candidates.push_back(std::move(candidate));
     }
@@ -297,8 +308,13 @@ Block* Heap::State::obtain(std::size_t bytes, const Request& request) {
   Arena& other = other_arena(bytes);
   const auto covered = [&](const Frontier& uses) { return timeline.covered(stream, uses); };
   const auto uncovered = [&](const Frontier& uses) {
-    return static_cast<int>(std::ranges::count_if(
-        uses.entries(), [&](StreamTick use) { return !timeline.covered(stream, use); }));
+    int waits = 0;
+    for (const StreamTick use : uses.entries()) {
+      if (timeline.covered(stream, use)) continue;
+      if (timeline.sealed(stream.index) || timeline.sealed(use.stream())) return Arena::kNever;
+      ++waits;
+    }
+    return waits;
   };
   // Taken with the waits that are missing, which are device calls and made without the lock.
   const auto take_waiting = [&](Arena& arena, const Arena::Run& run) SEGFUSE_REQUIRES(mutex) {
@@ -322,9 +338,9 @@ Block* Heap::State::obtain(std::size_t bytes, const Request& request) {
   const bool possible = bytes <= reserved_bytes && needed <= options.hard_limit;
   bool device_full = false;  // the device refused memory below our limit
   while (possible) {
-    if (const auto run = own.find(bytes, covered)) return take(own, *run, bytes);
+    if (const auto run = own.find(bytes, covered, stream.index)) return take(own, *run, bytes);
     if (flush_all())
-      if (const auto run = own.find(bytes, covered)) return take(own, *run, bytes);
+      if (const auto run = own.find(bytes, covered, stream.index)) return take(own, *run, bytes);
     if (!device_full) {
       if (const auto more = growth(own, bytes, stream, soft_limit(bytes))) {
         device_full = !map(own, *more);

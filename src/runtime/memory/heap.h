@@ -114,6 +114,9 @@ class Heap {
   /// has to live as long as the heap. Throws OutOfDeviceMemory, UsageError for a stream of another
   /// device, DeviceError.
   Buffer allocate(std::size_t bytes, StreamId stream, std::string_view label = {});
+  /// The same of what the stream's magazine has; else empty. `stream` exists and is of this device.
+  /// It calls no device and waits for nothing.
+  Buffer allocate_cached(std::size_t bytes, StreamId stream, std::string_view label = {});
 
   /// Returns unused memory to the device; does not wait.
   void trim();
@@ -135,6 +138,7 @@ class Heap {
  private:
   friend class Buffer;
   struct State;
+  Buffer hand_out(Block* block, StreamId stream, bool cached);
   void release(Block* block) noexcept;
   std::unique_ptr<State> state_;
 };

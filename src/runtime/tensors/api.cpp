@@ -109,6 +109,15 @@ void trim() {
   runtime::for_each_opened([](TensorMemory& memory) { memory.trim(); });
 }
 
+void begin_capture(int device, PoolId pool) { cuda_tensor_memory(device).begin_capture(pool); }
+void end_capture(int device) { cuda_tensor_memory(device).end_capture(); }
+void release_pool(int device, PoolId pool) noexcept {
+  cuda_tensor_memory(device).release_pool(pool);
+}
+void abandon_captures() {
+  runtime::for_each_opened([](TensorMemory& memory) { memory.end_capture(true); });
+}
+
 Statistics statistics(int device) {
   const runtime::Heap& heap = cuda_tensor_memory(device).device().heap();
   const runtime::HeapStatistics now = heap.statistics();

@@ -12,6 +12,8 @@ namespace segfuse::runtime {
 
 namespace {
 
+constexpr const char* kLabel = "tensor";
+
 /// The stream that the calling thread is in, for each memory in which it has entered one.
 std::uint32_t& entered(std::uint64_t memory) {
   thread_local std::vector<std::pair<std::uint64_t, std::uint32_t>> streams;
@@ -56,37 +58,59 @@ std::uint32_t TensorMemory::know(StreamHandle stream) {
 
 std::byte* TensorMemory::allocate(std::size_t bytes, StreamHandle stream) {
   if (bytes == 0) return nullptr;
-  StreamId id;
+  MutexLock lock(mutex_);
   Held held;
-  {
-    const MutexLock lock(mutex_);
+  StreamId id;
+  if (capturing_ == nullptr || !from_pool(stream, held, id)) {
     held.home = know(stream);
     Known& home = known_[held.home];
     if (known_.size() > 1) home.marked = ++epoch_;
-    held.epoch = epoch_;
     id = home.id;
   }
-  held.buffer = device_->heap().allocate(bytes, id, "tensor");
+  held.epoch = epoch_;
+  held.buffer = device_->heap().allocate_cached(bytes, id, kLabel);
+  if (!held.buffer) {
+    lock.unlock();
+    try {
+      held.buffer = device_->heap().allocate(bytes, id, kLabel);
+    } catch (...) {
+      lock.lock();
+      if (held.pool != nullptr) --held.pool->live;
+      throw;
+    }
+    lock.lock();
+  }
   std::byte* const address = held.buffer.address();
-  const MutexLock lock(mutex_);
-  held_.emplace(address, std::move(held));
+  held_.insert(address, std::move(held));
   return address;
 }
 
 void TensorMemory::release(std::byte* address) noexcept {
   Buffer buffer;  // goes when no lock is held
   const MutexLock lock(mutex_);
-  const auto found = held_.find(address);
-  if (found == held_.end()) return;
-  Held& held = found->second;
+  auto* const found = held_.find(address);
+  if (found == nullptr) return;
+  Held held = held_.take(found);
+  if (capturing_ != nullptr && (held.pool == nullptr || !held.pool->sealed))
+    put_off_.push_back(std::move(held));
+  else
+    buffer = end(std::move(held));
+}
+
+/// Records the uses that a free counts as.
+Buffer TensorMemory::end(Held held) {
+  if (held.pool != nullptr) {
+    use_at_end(held, *held.pool);
+    --held.pool->live;
+    return std::move(held.buffer);
+  }
   for (std::size_t i = 0; i < known_.size(); ++i) {
     const Known& known = known_[i];
     if (i == held.home || known.marked > held.epoch || known.threads > 0 ||
         (held.recorded >> i & 1) != 0)
       held.buffer.record_stream(device_->timeline(), known.id);
   }
-  buffer = std::move(held.buffer);
-  held_.erase(found);
+  return std::move(held.buffer);
 }
 
 void TensorMemory::enter(StreamHandle stream) {
@@ -120,13 +144,13 @@ void TensorMemory::mark_all() {
 
 void TensorMemory::record_stream(const std::byte* address, StreamHandle stream) {
   const MutexLock lock(mutex_);
-  const auto found = held_.find(address);
-  if (found != held_.end()) found->second.recorded |= Streams{1} << know(stream);
+  auto* const found = held_.find(address);
+  if (found != nullptr) found->value.recorded |= Streams{1} << know(stream);
 }
 
 bool TensorMemory::holds(const std::byte* address) const {
   const MutexLock lock(mutex_);
-  return held_.contains(address);
+  return held_.find(address) != nullptr;
 }
 
 std::size_t TensorMemory::live() const {
@@ -135,6 +159,10 @@ std::size_t TensorMemory::live() const {
 }
 
 void TensorMemory::trim() {
+  MutexLock lock(mutex_);
+  if (capturing_ != nullptr) return;
+  sweep_pools();
+  lock.unlock();
   Timeline& timeline = device_->timeline();
   for (const StreamId stream : timeline.streams(device_->device())) timeline.synchronize(stream);
   device_->heap().trim();

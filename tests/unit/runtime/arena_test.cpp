@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "segfuse/error.h"
@@ -13,6 +15,7 @@ namespace {
 
 constexpr std::size_t kGranule = 1024;
 constexpr std::size_t kBytes = 64 * kGranule;
+constexpr std::uint32_t kOwn = 1;  ///< the stream that memory is found for
 constexpr std::size_t kUnit = 256;
 
 std::byte* at(std::size_t offset) {
@@ -60,12 +63,13 @@ class Checked {
     std::size_t bytes = 0;
     std::byte* address = nullptr;
     bool single = false;
+    bool own = false;  ///< of a stream
   };
   template <class Waits>
   std::vector<Best> runs(std::size_t bytes, const Waits& waits) {
     std::vector<Best> found;
     for (Block* first = arena_.first(); first != nullptr; first = first->after) {
-      Best run{0, 0, first->address, true};
+      Best run{0, 0, first->address, true, first->uses.only(kOwn)};
       Frontier uses;
       for (const Block* b = first; b != nullptr && b->state == BlockState::kFree; b = b->after) {
         run.bytes += b->bytes;
@@ -90,19 +94,22 @@ class Checked {
       return count;
     };
     const auto covered = [&](const Frontier& uses) { return uses.within(known); };
-    const auto all = runs(bytes, uncovered);
-    auto run = arena_.find(bytes, covered);
+    auto all = runs(bytes, uncovered);
+    auto run = arena_.find(bytes, covered, kOwn);
     bool any = false;
     for (const Best& best : all) any = any || best.waits == 0;
     ASSERT_EQ(run.has_value(), any);
     if (run) {
-      // A single block is preferred; of those, and of runs, the smallest, then the lowest.
-      const bool single =
-          std::ranges::any_of(all, [](const Best& best) { return best.waits == 0 && best.single; });
-      for (const Best& best : all) {
-        if (best.waits == 0 && best.single == single) {
-          ASSERT_LE(run->bytes, best.bytes);
-        }
+      // A single block that no other stream uses is preferred, then a single one; of these, and of
+      // runs, the smallest, then the lowest.
+      std::erase_if(all, [](const Best& one) { return one.waits != 0; });
+      const auto best = std::ranges::min_element(all, {}, [](const Best& one) {
+        return std::tuple(!one.single, one.single && !one.own, one.bytes);
+      });
+      ASSERT_EQ(run->bytes, best->bytes);
+      if (best->single) {
+        ASSERT_EQ(run->first->bytes, run->bytes);
+        ASSERT_EQ(run->first->uses.only(kOwn), best->own);
       }
     } else {
       run = arena_.find_waiting(bytes, uncovered);
@@ -145,7 +152,7 @@ class Checked {
     const std::size_t bytes = kUnit * (1 + below(12));
     const Frontier known = knowledge();
     const auto covered = [&](const Frontier& uses) { return uses.within(known); };
-    if (arena_.find(bytes, covered)) return;
+    if (arena_.find(bytes, covered, kOwn)) return;
     const auto growth = arena_.find_growth(bytes, covered);
     if (!growth) return;
     Block* const block = arena_.begin_map(*growth);
@@ -158,7 +165,7 @@ class Checked {
         cells_[u] = {Unit::kFree, {}};
       }
       arena_.finish_map(block);
-      ASSERT_TRUE(arena_.find(bytes, covered)) << "what was mapped does not help";
+      ASSERT_TRUE(arena_.find(bytes, covered, kOwn)) << "what was mapped does not help";
     }
     check();
   }
@@ -228,21 +235,62 @@ TEST(Arena, FreshMemoryIsNotMadeToWait) {
     arena.finish_map(arena.begin_map(*growth));
   };
   grow(kGranule);
-  Block* const block = arena.take(*arena.find(kGranule, nothing), kGranule);
+  Block* const block = arena.take(*arena.find(kGranule, nothing, kOwn), kGranule);
   block->uses.raise({5, 9});
   arena.give(block);
-  EXPECT_FALSE(arena.find(kUnit, nothing));
+  EXPECT_FALSE(arena.find(kUnit, nothing, kOwn));
   grow(kUnit);
-  EXPECT_TRUE(arena.find(kUnit, nothing));
+  EXPECT_TRUE(arena.find(kUnit, nothing, kOwn));
   arena.verify();
+}
+
+/// A batch that a second stream has read lies beside memory that only the first one used.
+TEST(Arena, AStreamFindsItsOwnMemoryBesideWhatOthersUseToo) {
+  for (const bool reversed : {false, true}) {
+    Arena arena(nullptr, 0, at(0), kBytes, kGranule);
+    const auto all = [](const Frontier&) { return true; };
+    arena.finish_map(arena.begin_map(*arena.find_growth(2 * kUnit, all)));
+    std::array<Block*, 2> blocks{};
+    for (Block*& block : blocks) block = arena.take(*arena.find(kUnit, all, kOwn), kUnit);
+    Block* const own = blocks[reversed ? 1 : 0];
+    Block* const shared = blocks[reversed ? 0 : 1];
+    const std::byte* const address = own->address;
+    own->uses.raise({kOwn, 4});
+    shared->uses.raise({kOwn, 9});
+    shared->uses.raise({0, 4});
+    arena.give(own);
+    arena.give(shared);
+    const auto covered = [](const Frontier& uses) { return uses.only(kOwn) && !uses.empty(); };
+    const auto run = arena.find(kUnit, covered, kOwn);
+    ASSERT_TRUE(run);
+    EXPECT_EQ(run->first->address, address);
+  }
+}
+
+/// Memory of another stream that fits better is left to that one.
+TEST(Arena, AStreamTakesItsOwnMemoryFirst) {
+  Arena arena(nullptr, 0, at(0), kBytes, kGranule);
+  const auto all = [](const Frontier&) { return true; };
+  arena.finish_map(arena.begin_map(*arena.find_growth(4 * kUnit, all)));
+  Block* const other = arena.take(*arena.find(kUnit, all, kOwn), kUnit);
+  Block* const own = arena.take(*arena.find(2 * kUnit, all, kOwn), 2 * kUnit);
+  std::vector<Block*> rest;
+  while (const auto run = arena.find(kUnit, all, kOwn)) rest.push_back(arena.take(*run, kUnit));
+  other->uses.raise({0, 4});
+  own->uses.raise({kOwn, 4});
+  arena.give(other);
+  arena.give(own);
+  Block* const first = arena.take(*arena.find(kUnit, all, kOwn), kUnit);
+  EXPECT_EQ(first, own);
+  EXPECT_TRUE(arena.take(*arena.find(kUnit, all, 0), kUnit)->uses.only(0));
 }
 
 TEST(Arena, PiecesWithDifferentUsesAreHandedOutTogether) {
   Arena arena(nullptr, 0, at(0), kBytes, kGranule);
   const auto all = [](const Frontier&) { return true; };
   arena.finish_map(arena.begin_map(*arena.find_growth(2 * kUnit, all)));
-  Block* const a = arena.take(*arena.find(kUnit, all), kUnit);
-  Block* const b = arena.take(*arena.find(kUnit, all), kUnit);
+  Block* const a = arena.take(*arena.find(kUnit, all, kOwn), kUnit);
+  Block* const b = arena.take(*arena.find(kUnit, all, kOwn), kUnit);
   a->uses.raise({0, 4});
   b->uses.raise({1, 4});
   arena.give(a);
