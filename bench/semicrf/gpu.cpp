@@ -192,7 +192,10 @@ int main(int argc, char** argv) {
           Sizes{1, 3000, 4096, 24, 1},
           // Just beyond what registers hold, and far beyond.
           Sizes{16, 2000, 40, 70, 8}, Sizes{16, 2000, 40, 128, 8}, Sizes{4, 2000, 40, 200, 4},
-          Sizes{2, 4000, 64, 100, 4}, Sizes{8, 10000, 500, 11, 4}, Sizes{4, 3000, 1000, 20, 4}})
+          Sizes{2, 4000, 64, 100, 4}, Sizes{8, 10000, 500, 11, 4}, Sizes{4, 3000, 1000, 20, 4},
+          // The ends of what registers hold, and calls of little work.
+          Sizes{16, 2000, 40, 33, 8}, Sizes{16, 2000, 12, 128, 8}, Sizes{32, 1000, 1, 100, 8},
+          Sizes{4, 8000, 1000, 8, 4}, Sizes{512, 200, 10, 9, 20}, Sizes{128, 256, 20, 20, 20}})
       if (only.empty() || only == n.name()) measure(gpu, n, options, rows);
   }
   fmt::print("{}\n", rows.dump(1));

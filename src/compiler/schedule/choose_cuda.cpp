@@ -143,7 +143,9 @@ class CudaChooser {
       s_.tile = kBlock * vector_ * s_.unroll;
       return;
     }
-    share_block(reduced_, rows_aligned() ? of_lane : kAlone);
+    // Rows of less than a vector are a lane's own; it takes several.
+    const bool short_row = row_axes_ == 1 && reduced_ * std::max(space_.widest, 2) < 16;
+    share_block(reduced_, rows_aligned() || short_row ? of_lane : kAlone);
     if (space_.phases > 1) hold();
     // Rows that are read again are few at a time: those that run fit the second-level cache.
     if (space_.phases > 1 && s_.hold == Hold::kReread && reduced_ >= kCudaLongRow &&

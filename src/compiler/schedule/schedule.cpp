@@ -27,6 +27,8 @@ std::string to_string(const Schedule& schedule) {
   note("resident", schedule.resident, plain.resident);
   if (schedule.narrow) text += " narrow";
   if (schedule.filled) text += " filled";
+  note("strip", schedule.strip, plain.strip);
+  note("strip-row", schedule.strip_row, plain.strip_row);
   return text;
 }
 

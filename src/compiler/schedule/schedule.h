@@ -49,6 +49,8 @@ struct Schedule {
   int resident = 1;      ///< blocks of a multiprocessor that registers are kept for
   bool narrow = false;   ///< positions fit 32 bits
   bool filled = false;   ///< rows in registers fill them
+  int strip = 1;         ///< rows that a lane takes together, to move whole vectors of them
+  int strip_row = 0;     ///< elements of such a row; 0: there is no strip
 
   friend auto operator<=>(const Schedule&, const Schedule&) = default;
 };

@@ -1,7 +1,6 @@
 // Calls that give segmentations: the best one, and those of labels per frame.
 
 #include <algorithm>
-#include <limits>
 
 #include "semicrf/cuda/engine_state.h"
 
@@ -17,7 +16,8 @@ void cut_ways_back(Call& call) {
       std::clamp<std::int64_t>(ceil_divide(n.frames, call.best.part_frames), 1, gpu::kMaxWays));
 }
 
-void plan_best(gpu::Workspace& workspace, Call& call) {
+/// `recovered`: pointers back are, from values.
+void plan_best(gpu::Workspace& workspace, Call& call, bool recovered) {
   const gpu::Sizes& n = call.sizes;
   const std::int64_t rows = n.batch;
   const std::int64_t lattice = rows * (n.frames + 1) * n.classes;
@@ -35,6 +35,7 @@ void plan_best(gpu::Workspace& workspace, Call& call) {
   workspace.add(call.pending,
                 call.team.window_shared != 0 ? 0 : 2 * (team ? passes : rows) * window);
   workspace.add(call.best.magnitude, rows + 1);
+  workspace.add(call.best.base, recovered ? rows * (n.frames + 1) : 0);
   workspace.add(call.best.duration, lattice);
   workspace.add(call.best.label, lattice);
   workspace.add(call.best.ring, 2 * chunks * window);
@@ -58,14 +59,50 @@ void CudaEngine::State::measure(const Call& call, StreamHandle stream) {
   const auto rows = static_cast<std::size_t>(n.batch);
   gpu->fill(call.best.magnitude, 0, sizeof(int) * (rows + 1), stream);
   gpu->fill(call.lattice.flags, 0, sizeof(int) * rows, stream);
-  constexpr std::int64_t kFramesOfBlock = 8;
+  constexpr std::int64_t kThreads = 256;
+  constexpr std::int64_t kScores = 16;  // of a thread, unless there are very many
+  const std::int64_t blocks = ceil_divide(std::int64_t{n.frames} * n.classes, kThreads * kScores);
   if (n.frames > 0)
-    launch(common<T>("measure_frames"),
-           {side(ceil_divide(n.frames, kFramesOfBlock)), side(n.batch)}, {32, kFramesOfBlock}, call,
-           stream);
+    launch(common<T>("measure_frames"), {side(std::min<std::int64_t>(blocks, 4096)), side(n.batch)},
+           {kThreads}, call, stream);
   const std::int64_t shared = slices_of(n) * n.classes * n.classes;
   launch(common<T>("measure_shared"),
          {side(std::min<std::int64_t>(ceil_divide(shared, 256), 1024))}, {256}, call, stream);
+}
+
+/// Passes that keep their state in registers, and pointers back from what they found.
+template <class T>
+void CudaEngine::State::best_in_registers(Call& call, const gpu::ScanShape& shape,
+                                          StreamHandle stream) {
+  const gpu::Sizes& n = call.sizes;
+  const GpuKernel kernel = best_scan<T>(shape);
+  const Extent3 rows{side(n.batch)};
+  const Extent3 block{side(shape.threads())};
+  const auto chunks = side(call.chunks.count);
+  launch(kernel, {rows.x, chunks}, block, call, stream);
+  if (chunks > 1) {
+    launch(common<T>("compare_best"), {rows.x, chunks - 1}, {256}, call, stream);
+    call.chunks.round = 1;
+    launch(kernel, rows, block, call, stream);
+  }
+  if (n.frames > 0) recover<T>(call, stream);
+}
+
+/// Pointers back, from what a pass in registers found.
+template <class T>
+void CudaEngine::State::recover(const Call& call, StreamHandle stream) {
+  constexpr std::int64_t kThreads = 128;
+  const gpu::Sizes& n = call.sizes;
+  const std::int64_t cells = ceil_divide(n.frames, gpu::kRecovered) * std::int64_t{n.classes};
+  launch(common<T>("recover_durations"), {side(ceil_divide(cells, kThreads)), side(n.batch)},
+         {kThreads}, call, stream);
+  const std::int64_t columns = ceil_divide(n.classes, 2);
+  const std::int64_t groups = std::max<std::int64_t>(1, gpu::kThreadsOfLabels / columns);
+  const std::int64_t boundaries = groups * gpu::kBoundariesOfLabel;
+  const std::int64_t labels = std::min(gpu::kLabelsAtOnce, n.classes);
+  launch(common<T>("recover_labels"), {side(ceil_divide(n.frames, boundaries)), side(n.batch)},
+         {side(ceil_divide(columns * groups, 32) * 32)}, call, stream,
+         static_cast<std::size_t>(labels * (n.classes + (boundaries | 1))) * sizeof(double));
 }
 
 /// Passes that several blocks share.
@@ -109,27 +146,18 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
     shape = options.lanes_per_class == 0
                 ? gpu::choose_best_shape(n.classes, n.max_duration, edges)
                 : gpu::best_shape(n.classes, n.max_duration, options.lanes_per_class, edges);
-    const int threads = shape ? shape->threads() : std::numeric_limits<int>::max();
-    if (options.chunked && (shape || options.teams)) cut_best_pass(call, threads, options.warm_up);
+    if (options.chunked && (shape || options.teams)) cut_best_pass(call, shape, options.warm_up);
     if (!shape && options.teams) plan_best_team(call, sizeof(T) == sizeof(double), *gpu);
   }
   cut_ways_back(call);
   gpu::Workspace workspace(*gpu, stream);
-  plan_best(workspace, call);
+  plan_best(workspace, call, shape.has_value());
   workspace.allocate();
   call.faults = faults.words();
   measure<T>(call, stream);
   const Extent3 rows{side(n.batch)};
   if (shape) {
-    const GpuKernel kernel = best_scan<T>(*shape);
-    const Extent3 block{side(shape->threads())};
-    const auto chunks = side(call.chunks.count);
-    launch(kernel, {rows.x, chunks}, block, call, stream);
-    if (chunks > 1) {
-      launch(common<T>("compare_best"), {rows.x, chunks - 1}, {256}, call, stream);
-      call.chunks.round = 1;
-      launch(kernel, rows, block, call, stream);
-    }
+    best_in_registers<T>(call, *shape, stream);
   } else if (call.team.members > 0) {
     best_of_team<T>(call, stream);
   } else if (n.by_duration != 0) {
@@ -138,7 +166,7 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
     launch(common<T>("best_pass"), rows, {512}, call, stream);
   }
   const Extent3 parts{rows.x, side(call.best.parts)};
-  launch(common<T>("best_trace"), parts, {32}, call, stream);
+  launch(common<T>("best_trace"), parts, {256}, call, stream);
   launch(common<T>("best_join"), rows, {32}, call, stream);
   launch(common<T>("best_pointers"), {1}, {256}, call, stream);
   launch(common<T>("best_pack"), parts, {64}, call, stream);

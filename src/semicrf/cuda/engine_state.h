@@ -145,6 +145,10 @@ struct CudaEngine::State {
   template <class T>
   void measure(const Call& call, StreamHandle stream);
   template <class T>
+  void best_in_registers(Call& call, const gpu::ScanShape& shape, StreamHandle stream);
+  template <class T>
+  void recover(const Call& call, StreamHandle stream);
+  template <class T>
   void best_of_team(Call& call, StreamHandle stream);
   template <class T>
   void decode(Call& call, StreamHandle stream);
@@ -176,8 +180,8 @@ ChunkCuts cut_into_chunks(const gpu::Sizes& sizes, const std::optional<gpu::Scan
                           std::int64_t warm_up);
 void apply(const ChunkCut& cut, Call& call);
 /// The same for the best segmentation, whose sums are exact: how it is cut does not show. Into as
-/// many chunks as keep a large device busy.
-void cut_best_pass(Call& call, int threads, std::int64_t warm_up);
+/// many chunks as keep a large device busy. No shape: a team's.
+void cut_best_pass(Call& call, const std::optional<gpu::ScanShape>& shape, std::int64_t warm_up);
 /// Deals a pass that does not fit registers out to blocks, by classes, or by durations where
 /// transitions depend on them; call.team.members = 0 where there are too many classes for shared
 /// memory either. How many blocks does not show in the bits.

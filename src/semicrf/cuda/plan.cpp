@@ -195,16 +195,23 @@ void apply(const ChunkCut& cut, Call& call) {
   call.chunks.warm_up = cut.warm_up;
 }
 
-void cut_best_pass(Call& call, int threads, std::int64_t warm_up) {
+void cut_best_pass(Call& call, const std::optional<gpu::ScanShape>& shape, std::int64_t warm_up) {
   // Two for each of 132 processors, unless one keeps all its arithmetic busy.
-  const std::int64_t wanted_passes = threads > 96 ? 132 : 264;
+  const std::int64_t wanted_passes = shape && shape->threads() <= 96 ? 264 : 132;
   const std::int64_t warm = warm_up_frames(call.sizes, warm_up);
+  const std::int64_t frames = call.sizes.frames;
   leave_whole(call, warm);
-  const std::int64_t count =
-      std::min(wanted_passes / call.sizes.batch, call.sizes.frames / (2 * warm));
-  if (count < 2 || warm < call.sizes.max_duration) return;
-  call.chunks.steps = static_cast<int>(ceil_divide(ceil_divide(call.sizes.frames, count), 4) * 4);
-  call.chunks.count = static_cast<int>(ceil_divide(call.sizes.frames, call.chunks.steps));
+  // Processors that would be idle may as well warm up; blocks of a team are not idle. Chunks leave
+  // K sources of their own.
+  const std::int64_t longest = call.sizes.max_duration;
+  const std::int64_t least = shape ? std::max(ceil_divide(warm, 2), longest) : 2 * warm;
+  const std::int64_t count = std::min(wanted_passes / call.sizes.batch, frames / least);
+  if (count < 2 || warm < longest) return;
+  const std::int64_t steps = ceil_divide(ceil_divide(frames, count), 4) * 4;
+  static_assert(4 % gpu::kRecovered == 0, "durations are recovered within one chunk");
+  if (4 * (steps + warm) > 3 * frames) return;
+  call.chunks.steps = static_cast<int>(steps);
+  call.chunks.count = static_cast<int>(ceil_divide(frames, steps));
 }
 
 void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& wanted,

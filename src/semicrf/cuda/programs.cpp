@@ -23,8 +23,11 @@ int scan_registers(const ScanShape& s) {
   const int sources = ceil_divide(s.classes, s.group);
   return 2 * sources + 4 * s.taps + 68 + 2 * std::min(sources, 8) + (s.edges ? 46 : 0);
 }
+/// Many maxima are under way at once; scores of boundaries wait as they are stored.
 int best_registers(const ScanShape& s) {
-  return 2 * ceil_divide(s.classes, s.group) + 5 * s.taps + 96 + (s.edges ? 28 : 0);
+  const ScanShape plain{s.classes, s.group, s.taps, false};
+  const int edges = 20 + std::min(ceil_divide(s.classes, s.group), 8) / 4;
+  return scan_registers(plain) + (s.taps > 8 ? s.taps - 4 : 0) + (s.edges ? edges : 0);
 }
 
 /// Registers are handed out to warps in fours.

@@ -107,6 +107,8 @@ void add_any_size(const std::string& type) {
   ADD(measure_frames)
   ADD(measure_shared)
   ADD(best_pass)
+  ADD(recover_durations)
+  ADD(recover_labels)
   ADD(transpose_scores)
   ADD(wide_best)
   ADD(compare_best)

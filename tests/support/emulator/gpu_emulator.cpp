@@ -38,6 +38,8 @@ class EmulatedKernels final : public runtime::KernelLoader {
     const auto& [grid, block, shared_bytes, together] = launch;
     if (grid.y > 65535 || grid.z > 65535 || grid.x * grid.y * grid.z == 0)
       throw std::logic_error("a grid that no device takes");
+    if (shared_bytes > static_cast<std::size_t>(this->shared_bytes()))
+      throw std::logic_error("more shared memory than a block has");
     if (together && grid.x * grid.y * grid.z > static_cast<unsigned>(multiprocessors_))
       throw std::logic_error("more blocks than run at the same time");
     const auto& emulated = *static_cast<const EmulatedKernel*>(kernel.handle);

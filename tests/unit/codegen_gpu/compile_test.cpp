@@ -38,11 +38,12 @@ Schedule large_rows(Hold hold) {
 
 void expect_in_registers(const testing::NamedModel& named, const testing::ScheduleFor& schedule,
                          const char* architecture,
-                         const std::map<std::string, std::int64_t>& hints = {}) {
+                         const std::map<std::string, std::int64_t>& hints = {},
+                         std::int64_t columns = 32) {
   Model model;
   named.build(model);
   const auto inputs = testing::normal_inputs(
-      model.fusion, {{"N", 2}, {"B", 3}, {"T", 8}, {"C", 32}, {"H", 4}, {"W", 8}});
+      model.fusion, {{"N", 2}, {"B", 3}, {"T", 8}, {"C", columns}, {"H", 4}, {"W", 8}});
   for (const testing::KernelJob& job : testing::jobs_of(
            model.fusion, inputs, schedule, named.name,
            [](loop::Kernel& kernel, const cuda::SizeOf& size) {
@@ -75,6 +76,16 @@ TEST_P(PrintedFor, RowsInRegisters) {
     if (named.name.find("norm") != named.name.npos || named.name.find("softmax") == 0)
       expect_in_registers(
           named, [](const Space&) { return large_rows(Hold::kRegister); }, GetParam());
+}
+
+/// Several rows of less than a vector in the registers of one lane.
+TEST_P(PrintedFor, ShortRows) {
+  for (const testing::NamedModel& named : testing::named_models())
+    if (named.name.find("instance") != 0 &&
+        (named.name.find("norm") != named.name.npos || named.name.find("softmax") == 0))
+      for (const std::int64_t columns : {1, 3, 7})
+        expect_in_registers(named, testing::chosen_for_cuda, GetParam(),
+                            {{"N", 32768}, {"C", columns}}, columns);
 }
 
 /// What choose_cuda() makes of large arrays.

@@ -197,6 +197,41 @@ TEST(PrintedText, RowsThatFillTheirRegistersHaveNoEnd) {
   EXPECT_TRUE(has(part, "< end")) << part;
 }
 
+/// Rows of less than a vector: a lane takes several together, the last ones one by one.
+TEST(PrintedText, ShortRowsAreMovedAsWholeVectors) {
+  using Build = void (*)(Model&, DType);
+  const Build builds[] = {testing::softmax_rows, testing::rms_norm_rows,
+                          [](Model& m, DType t) { testing::layer_norm_rows(m, t, true); },
+                          [](Model& m, DType t) {  // a result and an operand for each row
+                            const ir::ValId x = m.input("x", {m.size("N"), m.size("C")}, t);
+                            const ir::ValId of_row = m.input("y", {m.size("N"), ir::Extent(1)}, t);
+                            m.output(m.b.sum(m.b.mul(x, of_row), {1}));
+                          }};
+  std::vector<KernelJob> jobs;
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const std::int64_t columns : {1, 2, 3, 5, 7})
+      for (const Build build : builds) {
+        Model model;
+        build(model, dtype);
+        const bool strip = columns * static_cast<std::int64_t>(size_of(dtype)) < 16;
+        for (const std::int64_t rows : {1, 7, 67, 300}) {
+          const std::map<std::string, std::int64_t> sizes{{"N", rows}, {"C", columns}};
+          const auto inputs = testing::normal_inputs(model.fusion, sizes);
+          for (KernelJob& job : testing::jobs_of(
+                   model.fusion, inputs, testing::chosen_for_cuda,
+                   fmt::format("{} rows of {} {}", rows, columns, name_of(dtype)), adapt, sizes)) {
+            EXPECT_EQ(job.kernel.schedule.strip > 1, strip) << loop::print(job.kernel);
+            jobs.push_back(std::move(job));
+          }
+        }
+      }
+  expect_all(jobs);
+  const auto [text, kernel] =
+      chosen_text([](Model& m) { testing::softmax_rows(m, DType::kBF16); }, {{"N", 67}, {"C", 3}});
+  EXPECT_TRUE(has(text, "fetch_pack<8>(b1 + (first * 3 + p * 8))")) << text;
+  EXPECT_TRUE(has(text, "constexpr long long n0 = 3;")) << text;
+}
+
 TEST(PrintedText, ChunksOfRowsAskForTheNextRowEarlyButNotBehindTheLast) {
   const auto build = [](Model& m) { testing::layer_norm_gradients(m, DType::kF32); };
   const auto [text, kernel] = chosen_text(build, {{"N", 64}, {"C", 512}});

@@ -8,13 +8,14 @@ namespace {
 /// Cut with the shortest warm-up and a longer one, and not cut.
 template <class T>
 void expect_best_is_the_cpus(const runtime::DeviceAccess& gpu, const Problem<T>& p,
-                             const std::vector<std::int64_t>& warm_ups) {
+                             const std::vector<std::int64_t>& warm_ups, int lanes = 0) {
   const BestPaths host = host_best(p);
   for (const std::int64_t warm_up : warm_ups) {
     SCOPED_TRACE(warm_up);
     CudaOptions options;
     options.chunked = warm_up > 0;
     options.warm_up = warm_up;
+    options.lanes_per_class = lanes;
     CudaEngine engine = OverDevice::make<CudaEngine>(gpu, options);
     const BestPaths mine = device_best(gpu, engine, p);
     ASSERT_EQ(mine.path, host.path);
@@ -68,6 +69,38 @@ TEST_P(GpuSemiCrf, BestPathsOfScoresOffTheGrid) {
   p.final[0] = static_cast<float>(-kInf);
   for (std::int64_t t = 0; t < p.T_; ++t) p.emission[t * 2 + 1] -= 8.0F;
   expect_best_is_the_cpus(gpu, p, {4, 0});
+}
+
+/// Pointers back are found from values: windows of several runs of boundaries, ends of rows within
+/// one, equal scores, and paths of the longest segments.
+TEST_P(GpuSemiCrf, BestPathsOfLongWindows) {
+  Rng rng(35);
+  for (const Draw& draw : {Draw(gaussian), Draw(holes), Draw(ties), Draw(zero)}) {
+    auto p = long_rows(150, 8, 3, draw, rng);
+    expect_best_is_the_cpus(gpu, p, {8, 0}, 4);
+    for (std::int64_t i = 0; i < 9; ++i) p.transition[i] -= 20.0F;
+    p.with_start = p.with_end = false;
+    expect_best_is_the_cpus(gpu, p, {8, 0}, 4);
+    for (const std::int64_t frames : {1, 2, 3, 4, 5, 9}) {
+      auto q = random_problem<float>(3, frames, 8, 3, false, draw, rng);
+      q.lengths = {frames, 0, frames - 1};
+      expect_best_is_the_cpus(gpu, q, {0}, 4);
+    }
+  }
+}
+
+/// Labels that some frames all but forbid, by a number or by -inf, in sums that round and in exact
+/// ones; one label is left in every frame.
+TEST_P(GpuSemiCrf, BestPathsOfMaskedFrames) {
+  Rng rng(36);
+  for (const double mask : {-1e4, -1e9, -3e38, -kInf}) {
+    auto p = long_rows(180, 4, 3, gaussian, rng);
+    for (std::int64_t i = 0; i < 2 * 180 * 3; ++i)
+      if (i % 3 != i / 15 % 3 && i % 7 < 5) p.emission[i] = static_cast<float>(mask);
+    expect_best_is_the_cpus(gpu, p, {4, 0});
+    p.with_start = p.with_end = false;
+    expect_best_is_the_cpus(gpu, p, {4, 0});
+  }
 }
 
 /// Kernels without registers for their state, and transitions by duration: ways back are cut alike.

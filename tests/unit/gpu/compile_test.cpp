@@ -57,28 +57,42 @@ TEST_P(CompileForTest, CommonPrograms) {
   }
 }
 
+/// The longest duration that still fits, for each layout that `choose` gives on the way.
+template <class Choose>
+std::vector<ScanShape> largest_shapes(int classes, bool edges, Choose choose) {
+  std::vector<ScanShape> largest;
+  for (int duration = 1; duration <= 600; ++duration) {
+    const std::optional<ScanShape> shape = choose(classes, duration, edges);
+    if (!shape) break;
+    if (!largest.empty() && largest.back().group == shape->group) largest.pop_back();
+    largest.push_back(*shape);
+  }
+  return largest;
+}
+
 /// Every layout that is chosen somewhere, at the sizes where its state is largest.
 TEST_P(CompileForTest, PassesInRegisters) {
   for (const int classes : {1, 8, 24, 33, 64}) {
     for (const bool edges : {false, true}) {
-      // The longest duration that still fits, for each layout that is chosen on the way.
-      std::vector<ScanShape> largest;
-      for (int duration = 1; duration <= 600; ++duration) {
-        const std::optional<ScanShape> shape = choose_scan_shape(classes, duration, edges);
-        if (!shape) break;
-        if (!largest.empty() && largest.back().group == shape->group) largest.pop_back();
-        largest.push_back(*shape);
-      }
-      for (const ScanShape& shape : largest) expect_no_spills(scan_program(shape));
-      std::optional<ScanShape> best;
-      for (int duration = 1; duration <= 600; ++duration) {
-        const std::optional<ScanShape> shape = choose_best_shape(classes, duration, edges);
-        if (!shape) break;
-        best = shape;
-      }
-      if (best) expect_no_spills(best_program(*best, "float"));
+      for (const ScanShape& shape : largest_shapes(classes, edges, choose_scan_shape))
+        expect_no_spills(scan_program(shape));
+      for (const ScanShape& shape : largest_shapes(classes, edges, choose_best_shape))
+        expect_no_spills(best_program(shape, "float"));
     }
   }
+}
+
+/// Where sums fit registers, the best segmentation is not ten times as slow as they are.
+TEST(ScanShapes, TheBestSegmentationFitsWhereSumsDo) {
+  for (const int classes : {1, 8, 24, 33, 64, 70, 100, 128})
+    for (const bool edges : {false, true})
+      for (int duration = 1; duration <= 1000; ++duration) {
+        if (!choose_scan_shape(classes, duration + duration / 4, edges)) break;
+        ASSERT_TRUE(choose_best_shape(classes, duration, edges))
+            << classes << " labels, " << duration << " frames";
+      }
+  EXPECT_TRUE(choose_best_shape(70, 40, false));
+  EXPECT_TRUE(choose_best_shape(11, 500, false));
 }
 
 /// A file that lacks an include would compile behind another one only.

@@ -328,8 +328,8 @@ KernelFacts facts_of(const Kernel& kernel) {
 unsigned CudaLaunch::blocks(const SizeOf& size) const {
   constexpr std::int64_t kMax = 2147483647;
   const std::int64_t rows = size(outer_count);
-  return static_cast<unsigned>(std::clamp<std::int64_t>(
-      (rows + rows_at_once - 1) / static_cast<std::int64_t>(rows_at_once), 1, kMax));
+  const std::int64_t of_block = std::int64_t{rows_at_once} * strip;
+  return static_cast<unsigned>(std::clamp<std::int64_t>((rows + of_block - 1) / of_block, 1, kMax));
 }
 
 std::size_t CudaLaunch::shared_bytes(const SizeOf& size) const {
@@ -354,6 +354,7 @@ CudaLaunch cuda_launch(const Kernel& kernel) {
   CudaLaunch launch;
   launch.threads = static_cast<unsigned>(kernel.schedule.threads);
   launch.rows_at_once = static_cast<unsigned>(kernel.schedule.rows_at_once);
+  launch.strip = static_cast<unsigned>(kernel.schedule.strip);
   launch.sizes = kernel.sizes();
   launch.outer_count = kernel.outer_count;
   launch.state_bytes = facts_of(kernel).state_bytes;
@@ -428,12 +429,141 @@ bool fills_registers(const Kernel& kernel, const SizeOf& size) {
   return any && all;
 }
 
+/// Blocks of a multiprocessor for which there are registers, beside `words` that a lane holds.
+void keep_resident(Schedule& schedule, std::int64_t words) {
+  constexpr std::int64_t kRegisters = 1 << 16;
+  constexpr std::int64_t kBesides = 40;
+  const std::int64_t threads = std::int64_t{schedule.threads} * schedule.rows_at_once;
+  while (schedule.resident > 1 && words + kBesides > kRegisters / (threads * schedule.resident))
+    --schedule.resident;
+}
+
+/// Rows of less than a vector, each a lane's own: the lane takes several, and moves whole vectors.
+void choose_strip(Kernel& kernel, const SizeOf& size) {
+  constexpr std::int64_t kVectorBytes = 16;
+  constexpr std::int64_t kMaxRows = 8;
+  Schedule& s = kernel.schedule;
+  s.strip = 1;
+  s.strip_row = 0;
+  if (s.threads != 1 || s.rows_at_once == 1) return;
+  std::int64_t elements = 0;
+  each_lane_loop(kernel.body, [&](const For& lane) { elements = size(lane.end.constant); });
+  std::int64_t narrowest = kVectorBytes;
+  std::int64_t widest = 0;
+  std::int64_t bytes_of_row = 0;
+  for (const StripBuffer& strip : strip_buffers(kernel)) {
+    const auto bytes = static_cast<std::int64_t>(size_of(kernel.buffer(strip.buffer).dtype));
+    narrowest = std::min(narrowest, bytes);
+    if (strip.row) widest = std::max(widest, bytes);
+    bytes_of_row += bytes * (strip.row ? elements : 1);
+  }
+  if (elements < 1 || widest == 0 || elements * widest >= kVectorBytes) return;
+  const int vector = s.vector;
+  s.vector = 1;
+  const bool registers = std::any_of(
+      kernel.buffers.begin(), kernel.buffers.end(),
+      [](const loop::KernelBuffer& b) { return b.kind == loop::KernelBuffer::Kind::kRow; });
+  if (registers && !fills_registers(kernel, size)) {
+    s.vector = vector;
+    return;
+  }
+  std::int64_t rows = std::min(kVectorBytes / narrowest, kMaxRows);
+  if (rows * elements * widest < 2 * kVectorBytes) rows = std::min(2 * rows, kMaxRows);
+  keep_resident(s, bytes_of_row * rows / 4);
+  s.strip = static_cast<int>(rows);
+  s.strip_row = static_cast<int>(elements);
+}
+
 }  // namespace
 
 void fit_to_sizes(Kernel& kernel, const SizeOf& size) {
   kernel.schedule.vector = largest_vector(kernel, size);
+  choose_strip(kernel, size);
   kernel.schedule.filled = fills_registers(kernel, size);
   kernel.schedule.narrow = fits_narrow(kernel, size);
+}
+
+namespace {
+
+/// Whether an index is outer * elements + lane, or outer alone; nothing: something else.
+std::optional<bool> is_of_row(const Kernel& kernel, const Index& index, const For* lane) {
+  if (!index.constant.is_constant() || index.constant.constant() != 0) return {};
+  const Extent one(1);
+  bool of_outer = false;
+  bool of_lane = false;
+  Extent elements = one;
+  for (const Index::Term& term : index.terms) {
+    const Atom& atom = kernel.indices.atom(term.atom);
+    if (atom.kind != Atom::Kind::kVar) return {};
+    if (atom.var == kernel.outer) {
+      of_outer = true;
+      elements = term.coefficient;
+    } else if (lane != nullptr && atom.var == lane->var && term.coefficient == one) {
+      of_lane = true;
+    } else {
+      return {};
+    }
+  }
+  if (!of_outer) return {};
+  if (of_lane) return elements == lane->end.constant ? std::optional(true) : std::nullopt;
+  return elements == one ? std::optional(false) : std::nullopt;
+}
+
+/// Whether the kernel is lane loops over whole rows, with nothing but plain statements around them.
+bool is_rows_alone(const Kernel& kernel) {
+  std::optional<Extent> elements;
+  bool plain = true;
+  for (const Statement& statement : kernel.body) {
+    const auto* lane = std::get_if<For>(&statement.node);
+    if (lane == nullptr) {
+      plain = plain && !std::holds_alternative<loop::If>(statement.node) &&
+              !std::holds_alternative<loop::Barrier>(statement.node) &&
+              !std::holds_alternative<loop::Transpose>(statement.node);
+      continue;
+    }
+    plain = plain && lane->kind == For::Kind::kLane && lane->begin == Index(0) &&
+            lane->end.is_constant() && (!elements || *elements == lane->end.constant);
+    elements = lane->end.constant;
+    loop::walk(lane->body, [&](const Statement& inner, int) {
+      plain = plain && !std::holds_alternative<For>(inner.node);
+    });
+  }
+  return plain && elements.has_value();
+}
+
+}  // namespace
+
+std::vector<StripBuffer> strip_buffers(const Kernel& kernel) {
+  if (!is_rows_alone(kernel)) return {};
+  std::vector<std::optional<bool>> kinds(kernel.buffers.size());
+  std::vector<bool> other(kernel.buffers.size(), false);
+  auto note = [&](loop::BufferId buffer, const Index& index, bool always, const For* lane) {
+    const std::optional<bool> kind = is_of_row(kernel, index, lane);
+    std::optional<bool>& known = kinds[buffer.index];
+    if (!always || !kind || (known && *known != *kind)) other[buffer.index] = true;
+    known = kind;
+  };
+  auto look = [&](const Statement& statement, const For* lane, bool always) {
+    if (const auto* load = std::get_if<loop::Load>(&statement.node))
+      note(load->buffer, load->index, always && load->when.empty(), lane);
+    if (const auto* store = std::get_if<loop::Store>(&statement.node))
+      note(store->buffer, store->index, always && store->when.empty(), lane);
+  };
+  for (const Statement& statement : kernel.body) {
+    look(statement, nullptr, true);
+    const auto* lane = std::get_if<For>(&statement.node);
+    if (lane == nullptr) continue;
+    loop::walk(lane->body,
+               [&](const Statement& inner, int depth) { look(inner, lane, depth == 0); });
+  }
+  std::vector<StripBuffer> found;
+  for (std::uint32_t i = 0; i < kernel.buffers.size(); ++i) {
+    using Kind = loop::KernelBuffer::Kind;
+    const Kind kind = kernel.buffers[i].kind;
+    if ((kind == Kind::kInput || kind == Kind::kOutput) && kinds[i] && !other[i])
+      found.push_back({loop::BufferId{i}, *kinds[i]});
+  }
+  return found;
 }
 
 }  // namespace segfuse::compiler::cuda

@@ -55,6 +55,18 @@ struct KernelFacts {
 int register_slots(const loop::Kernel& kernel);
 KernelFacts facts_of(const loop::Kernel& kernel);
 
+/// A buffer in which outer iterations that follow each other have their elements one after the
+/// other: of a row, or one each.
+struct StripBuffer {
+  loop::BufferId buffer;
+  bool row = false;
+  /// Elements of an outer iteration.
+  int elements(const Schedule& schedule) const { return row ? schedule.strip_row : 1; }
+};
+/// Those that a lane can read or write for a strip of rows at once; empty unless lane loops over
+/// whole rows are all that the kernel has.
+std::vector<StripBuffer> strip_buffers(const loop::Kernel& kernel);
+
 /// Bytes of a reduction's state as the prelude's struct holds it.
 std::size_t state_bytes(const loop::Reduction& reduction);
 

@@ -495,11 +495,9 @@ void KernelPrinter::element_store(const Store& store) {
       to_stored(kernel_.buffer(store.buffer).dtype, positions_.text(store.value));
   const auto target = targets_.find(&store);
   if (target != targets_.end()) return line("{}.at[e] = {};", target->second, stored);
-  const std::string place = in_registers(store.buffer) ? slot(store.buffer).element()
-                                                       : fmt::format("{}[{}]", name(store.buffer),
-                                                                     positions_.index(store.index));
   line("{}{} = {};", store.when.empty() ? "" : fmt::format("if ({}) ", positions_.all(store.when)),
-       place, stored);
+       in_registers(store.buffer) ? slot(store.buffer).element() : place(store.buffer, store.index),
+       stored);
 }
 
 /// Which state of a reduction an element goes to.

@@ -16,6 +16,7 @@ using SizeOf = std::function<std::int64_t(const ir::Extent&)>;
 struct CudaLaunch {
   unsigned threads = 32;      ///< blockDim.x
   unsigned rows_at_once = 1;  ///< blockDim.y
+  unsigned strip = 1;         ///< outer iterations of a lane
   std::size_t globals = 0;    ///< pointers in the argument
   std::vector<ir::Extent> sizes;
   ir::Extent outer_count;

@@ -56,6 +56,13 @@ class KernelPrinter {
   std::string argument_type() const;
   void declare_memory();
   void outer_iteration();
+  void outer_body();
+  void outer_loop();
+  void strip_loop();
+  void move_strip(const StripBuffer& strip, bool load);
+  int pack_of(const StripBuffer& strip) const;
+  ir::Extent row_of_strip() const;
+  std::string strip_name(const StripBuffer& strip) const;
   bool shares_memory() const;
 
   // uniform.cpp: all lanes of a row do the same
@@ -71,6 +78,7 @@ class KernelPrinter {
   std::string name(loop::BufferId buffer) const { return fmt::format("b{}", buffer.index); }
   std::string pointer(loop::BufferId buffer, const loop::Index& index) const;
   std::string fetched(loop::BufferId buffer, const loop::Index& index) const;
+  std::string place(loop::BufferId buffer, const loop::Index& index) const;
   std::string loaded(const loop::Load& load) const;
   void simple(const loop::Statement& statement, const std::string& element);
   void define(loop::ValueId value, const std::string& text);
@@ -120,8 +128,9 @@ class KernelPrinter {
   const int threads_;
   const int rows_;
   const int vector_;
-  Positions positions_;
+  mutable Positions positions_;
   Operations operations_;
+  std::vector<StripBuffer> strips_;  ///< of the strip that is written; empty: none is
   std::string text_;
   std::size_t depth_ = 0;
 

@@ -23,8 +23,24 @@ std::string KernelPrinter::pointer(loop::BufferId buffer, const Index& index) co
 }
 
 std::string KernelPrinter::fetched(loop::BufferId buffer, const Index& index) const {
-  if (kernel_.buffer(buffer).kind == KernelBuffer::Kind::kInput)
+  const bool in_strip = std::any_of(strips_.begin(), strips_.end(), [&](const StripBuffer& strip) {
+    return strip.buffer == buffer;
+  });
+  if (kernel_.buffer(buffer).kind == KernelBuffer::Kind::kInput && !in_strip)
     return fmt::format("__ldg({})", pointer(buffer, index));
+  return place(buffer, index);
+}
+
+/// An element as a variable: of a strip, the registers that it is in.
+std::string KernelPrinter::place(loop::BufferId buffer, const Index& index) const {
+  for (const StripBuffer& strip : strips_) {
+    if (strip.buffer != buffer) continue;
+    const std::string outer = positions_.text(kernel_.outer);
+    positions_.name(kernel_.outer, "q");
+    const std::string at = positions_.index(index);
+    positions_.name(kernel_.outer, outer);
+    return fmt::format("{0}[({1}) / {2}].at[({1}) % {2}]", strip_name(strip), at, pack_of(strip));
+  }
   return fmt::format("{}[{}]", name(buffer), positions_.index(index));
 }
 
@@ -227,8 +243,8 @@ void KernelPrinter::uniform_store(const loop::Store& store) {
   if (buffer.kind == KernelBuffer::Kind::kInOut) barrier();
   std::string when = threads_ > 1 ? "lane == 0" : "";
   if (!store.when.empty()) when += (when.empty() ? "" : " && ") + positions_.all(store.when);
-  line("{}{}[{}] = {};", when.empty() ? "" : fmt::format("if ({}) ", when), name(store.buffer),
-       positions_.index(store.index), to_stored(buffer.dtype, positions_.text(store.value)));
+  line("{}{} = {};", when.empty() ? "" : fmt::format("if ({}) ", when),
+       place(store.buffer, store.index), to_stored(buffer.dtype, positions_.text(store.value)));
 }
 
 void KernelPrinter::uniform(const Statement& statement) {

@@ -5,6 +5,7 @@
 #include "semicrf/cuda/kernels/best/chunks.cuh"
 #include "semicrf/cuda/kernels/best/measure.cuh"
 #include "semicrf/cuda/kernels/best/pass.cuh"
+#include "semicrf/cuda/kernels/best/recover.cuh"
 #include "semicrf/cuda/kernels/best/trace.cuh"
 #include "semicrf/cuda/kernels/best/wide.cuh"
 #include "semicrf/cuda/kernels/by_duration/best.cuh"

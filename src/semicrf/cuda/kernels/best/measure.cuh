@@ -17,23 +17,37 @@ DEVICE void raise(int* magnitude, int exponent) {
   if (exponent > *static_cast<volatile int*>(magnitude)) atomicMax(magnitude, exponent);
 }
 
-/// One warp a frame; blockDim (32, warps), grid (frames / warps, B).
+/// Blocks of 256 threads; grid (blocks, B). A row's frames one class after the other, so that few
+/// classes leave no lane idle.
 KERNEL measure_frames(const __grid_constant__ Call call) {
   const int row = blockIdx.y;
-  const int t = blockIdx.x * blockDim.y + threadIdx.y;
-  if (t >= row_length(call, row)) return;
-  const long long base = at_frame(call, row, t);
+  const int classes = call.sizes.classes;
+  const int length = row_length(call, row);
+  const long long first = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+  const int hop = static_cast<int>(gridDim.x * blockDim.x);
+  long long t = first / classes;
+  int c = static_cast<int>(first % classes);
   int largest = 0;
-  for (int c = threadIdx.x; c < call.sizes.classes; c += 32) {
-    largest = max(largest,
-                  measured(call, load(call.scores.emission, row, t, c), kFaultEmission, base + c));
+#pragma unroll 4
+  while (t < length) {
+    const long long at = (row * static_cast<long long>(call.sizes.frames) + t) * classes + c;
+    const int frame = static_cast<int>(t);
     largest =
-        max(largest, measured(call, score_of(call.scores.start, row, t, c), kFaultStart, base + c));
-    largest =
-        max(largest, measured(call, score_of(call.scores.end, row, t, c), kFaultEnd, base + c));
+        max(largest, measured(call, load(call.scores.emission, row, frame, c), kFaultEmission, at));
+    if (call.scores.start.data != nullptr)
+      largest =
+          max(largest, measured(call, load(call.scores.start, row, frame, c), kFaultStart, at));
+    if (call.scores.end.data != nullptr)
+      largest = max(largest, measured(call, load(call.scores.end, row, frame, c), kFaultEnd, at));
+    t += hop / classes;
+    c += hop % classes;
+    if (c >= classes) {
+      c -= classes;
+      ++t;
+    }
   }
   largest = __reduce_max_sync(kAllLanes, largest);
-  if (threadIdx.x == 0) raise(call.best.magnitude + row, largest);
+  if (threadIdx.x % 32 == 0) raise(call.best.magnitude + row, largest);
 }
 
 /// Scores that rows share, and the rows' lengths; grid-stride.

@@ -1,7 +1,12 @@
 #pragma once
 // The best segmentation with all state in registers: the layout of sum/scan.cuh in the max-plus
-// semiring, in natural units, with back pointers. A pending sum becomes the best score that the
-// known sources give to a boundary ahead, and where its segment began.
+// semiring, in natural units. A pending sum becomes the best score that the known sources give to a
+// boundary ahead. No pointers back are kept: recover.cuh finds them from the values, in parallel
+// over time, so that a step does no more than a maximum for each product of a sum.
+//
+// Frames gather in `grown`, and sources join less by it, until pending takes it every kRebase
+// frames. A frame that forbids the class is taken at once, and so is every frame of a row whose
+// sums round: those are the sums that a plain recursion forms.
 
 #include "semicrf/cuda/kernels/best/chunks.cuh"
 #include "semicrf/cuda/kernels/best/grid.cuh"
@@ -19,8 +24,9 @@ struct BestScan {
 
   double from[kSources];
   double tap[kTaps + 1];
-  double pending[kTaps];
-  int began[kTaps];
+  double pending[kTaps];  ///< less `grown`
+  double grown;           ///< emissions since pending took them
+  double least_frame;     ///< smaller emissions are taken at once
   int lane_of_class;
   int c;
   bool active;
@@ -30,6 +36,8 @@ struct BestScan {
     c = threadIdx.x / kGroup;
     active = c < kClasses;
     if (!active) c = kClasses - 1;
+    const double largest = __longlong_as_double(0x7fefffffffffffffll);
+    least_frame = grid.exact ? -largest : -minus_infinity();
 #pragma unroll
     for (int i = 0; i < kSources; ++i) {
       const int other = lane_of_class * kSources + i;
@@ -45,112 +53,111 @@ struct BestScan {
   }
 
   DEVICE_MEMBER void clear() {
+    grown = 0.0;
 #pragma unroll
-    for (int j = 0; j < kTaps; ++j) {
-      pending[j] = minus_infinity();
-      began[j] = 0;
-    }
+    for (int j = 0; j < kTaps; ++j) pending[j] = minus_infinity();
   }
 
-  /// Among this lane's labels of the best score, that of the shortest last segment. Marks them
-  /// first, so that the loop with the loads needs no unrolling.
-  DEVICE_MEMBER int break_tie(const double* part, double score, const int* durations) const {
-    int label = -1;
-#pragma unroll
-    for (int base = 0; base < kSources; base += 32) {
-      unsigned best = 0;
-#pragma unroll
-      for (int i = base; i < (base + 32 < kSources ? base + 32 : kSources); ++i)
-        best |= part[i] + from[i] == score ? 1u << (i - base) : 0u;
-#pragma unroll 1
-      for (int other = lane_of_class * kSources + base; best != 0; best >>= 1, ++other)
-        if ((best & 1u) != 0 && (label < 0 || durations[other] < durations[label])) label = other;
-    }
-    return label;
-  }
+  static DEVICE_MEMBER double larger(double a, double b) { return a > b ? a : b; }
 
-  /// The best label before a segment of this lane's class, and its score. `durations` are those of
-  /// the labels' last segments.
-  DEVICE_MEMBER Candidate link(const double* values, const int* durations) const {
+  /// The best score before a segment of this lane's class.
+  DEVICE_MEMBER double link(const double* values) const {
+    constexpr int kChains = kSources < 4 ? kSources : 4;
     const double* part = values + lane_of_class * kPart;
-    Candidate best{part[0] + from[0], lane_of_class * kSources};
-    bool tied = false;
+    double best[kChains];
 #pragma unroll
-    for (int i = 1; i < kSources; ++i) {
+    for (int i = 0; i < kSources; ++i) {
       const double score = part[i] + from[i];
-      tied = (tied && !(score > best.score)) || score == best.score;
-      if (score > best.score) best = {score, lane_of_class * kSources + i};
+      best[i % kChains] = i < kChains ? score : larger(score, best[i % kChains]);
     }
-    if (tied && best.score > minus_infinity()) best.choice = break_tie(part, best.score, durations);
 #pragma unroll
-    for (int lane = kGroup / 2; lane > 0; lane /= 2) {
-      Candidate other;
-      other.score = __shfl_xor_sync(kAllLanes, best.score, lane);
-      other.choice = __shfl_xor_sync(kAllLanes, best.choice, lane);
-      best = better_label(best, other, durations);
-    }
-    return best;
+    for (int i = 1; i < kChains; ++i) best[0] = larger(best[0], best[i]);
+#pragma unroll
+    for (int lane = kGroup / 2; lane > 0; lane /= 2)
+      best[0] = larger(best[0], __shfl_xor_sync(kAllLanes, best[0], lane));
+    return best[0];
   }
 
-  /// The source of frame t joins pending, which moves on by the frame. Among equals the later
-  /// source wins: the shorter segment.
-  DEVICE_MEMBER void push(double w, double emission, int t) {
+  /// The source of a frame, less `grown`, joins pending, which moves on by the frame.
+  DEVICE_MEMBER void push(double w, double emission) {
     double next = minus_infinity();
-    int next_began = 0;
     if (kGroup > 1) {
       next = __shfl_down_sync(kAllLanes, pending[0], 1);
-      next_began = __shfl_down_sync(kAllLanes, began[0], 1);
       if (lane_of_class == kGroup - 1) next = minus_infinity();
     }
 #pragma unroll
-    for (int j = 0; j < kTaps; ++j) {
-      const double known = j + 1 < kTaps ? pending[j + 1 < kTaps ? j + 1 : 0] : next;
-      const int known_began = j + 1 < kTaps ? began[j + 1 < kTaps ? j + 1 : 0] : next_began;
-      const double joining = w + tap[j + 1];
-      const bool later = joining >= known;
-      pending[j] = (later ? joining : known) + emission;
-      began[j] = later ? t : known_began;
+    for (int j = 0; j < kTaps; ++j)
+      pending[j] =
+          larger(w + tap[j + 1], j + 1 < kTaps ? pending[j + 1 < kTaps ? j + 1 : 0] : next);
+    if (emission >= least_frame) {
+      grown += emission;
+      return;
     }
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) pending[j] += emission;
+  }
+
+  /// Pending takes what has grown, all of it less by `shift`.
+  DEVICE_MEMBER void rebase(double shift) {
+    const double more = grown - shift;
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) pending[j] += more;
+    grown = 0.0;
   }
 };
 
-/// The scores of one stride of frames, loaded before they are needed.
+/// The scores of one stride of frames, loaded before they are needed, as stored: they wait in
+/// fewer registers.
 struct FrameScores {
-  double emission[4];
-  double start[4];
-  double end[4];
+  INPUT emission[4];
+  INPUT start[4];
+  INPUT end[4];
 
   template <bool kEdges>
-  DEVICE_MEMBER void load_from(const Call& call, const ScoreGrid& grid, int row, int t, int length,
-                               int c) {
+  DEVICE_MEMBER void load_from(const Call& call, int row, int t, int length, int c) {
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const int frame = min(t + u, length - 1);
       const bool inside = frame >= 0;
-      emission[u] = inside ? grid(load(call.scores.emission, row, frame, c)) : 0.0;
-      start[u] = kEdges && inside ? grid(score_of(call.scores.start, row, frame, c)) : 0.0;
-      end[u] = kEdges && inside ? grid(score_of(call.scores.end, row, frame, c)) : 0.0;
+      emission[u] = inside ? stored(call.scores.emission, row, frame, c) : from_double(0.0);
+      if (!kEdges) continue;
+      start[u] = inside ? stored(call.scores.start, row, frame, c) : from_double(0.0);
+      end[u] = inside ? stored(call.scores.end, row, frame, c) : from_double(0.0);
     }
+  }
+
+ private:
+  static DEVICE_MEMBER INPUT stored(const Strided& scores, long long i, long long j, long long k) {
+    if (scores.data == nullptr) return from_double(0.0);
+    const long long at = i * scores.stride[0] + j * scores.stride[1] + k * scores.stride[2];
+    return static_cast<const INPUT*>(scores.data)[at];
   }
 };
 
-/// The window as the chunk before left it; returns the source of the run's first boundary.
+/// The window as the chunk before left it, which is now what came before this chunk; returns the
+/// source of the run's first boundary.
 template <bool kEdges, class Lane>
 DEVICE double resume(const Call& call, const ScoreGrid& grid, const BestRun& run, Lane& lane,
-                     double& base) {
+                     double& base, bool writer) {
   const int longest = call.sizes.max_duration;
-  const long long ring = ring_of(call, run.row, run.chunk - 1, 1);
-  base = call.best.ring_base[ring + longest - 1];
+  const int classes = call.sizes.classes;
+  const long long theirs = ring_of(call, run.row, run.chunk - 1, 1);
+  const long long mine = ring_of(call, run.row, run.chunk, 0);
+  base = call.best.ring_base[theirs + longest - 1];
   double source = 0.0;
 #pragma unroll 1
   for (int i = 0; i < longest; ++i) {
-    source = call.best.ring[(ring + i) * call.sizes.classes + lane.c] +
-             (call.best.ring_base[ring + i] - base);
+    const double kept = call.best.ring[(theirs + i) * classes + lane.c];
+    const double kept_base = call.best.ring_base[theirs + i];
+    if (writer) call.best.ring[(mine + i) * classes + lane.c] = kept;
+    if (threadIdx.x == 0) call.best.ring_base[mine + i] = kept_base;
+    source = kept + (kept_base - base);
     if (i + 1 == longest) break;
     const int t = run.own - longest + 1 + i;
     const double start = kEdges ? grid(score_of(call.scores.start, run.row, t, lane.c)) : 0.0;
-    lane.push(source + start, grid(load(call.scores.emission, run.row, t, lane.c)), t);
+    lane.push(source + start - lane.grown, grid(load(call.scores.emission, run.row, t, lane.c)));
   }
+  lane.rebase(0.0);
   return source;
 }
 
@@ -170,7 +177,7 @@ DEVICE void keep_source(const Call& call, const BestRun& run, const Lane& lane, 
 /// True when some sum may have been rounded.
 template <int kClasses, int kGroup, int kTaps, bool kEdges>
 DEVICE bool best_steps(const Call& call, const ScoreGrid& grid, const BestRun& run,
-                       BestScan<kClasses, kGroup, kTaps>& lane, double* values, int* durations) {
+                       BestScan<kClasses, kGroup, kTaps>& lane, double* values) {
   using Lane = BestScan<kClasses, kGroup, kTaps>;
   constexpr int kValues = kGroup * Lane::kPart;
   constexpr int kRebase = 32;
@@ -181,39 +188,41 @@ DEVICE bool best_steps(const Call& call, const ScoreGrid& grid, const BestRun& r
   double base = 0.0;
   lane.clear();
   double source = run.first == 0 ? grid(score_of(call.scores.initial, lane.c, 0, 0)) : 0.0;
-  if (run.resumed) source = resume<kEdges>(call, grid, run, lane, base);
+  if (run.resumed) source = resume<kEdges>(call, grid, run, lane, base, writer);
   long long at = at_boundary(call, run.row, run.first) + lane.c;
+  double* const bases = call.best.base + static_cast<long long>(run.row) * (call.sizes.frames + 1);
+  if (writer && run.first == 0) call.lattice.gamma[at] = source;
+  if (threadIdx.x == 0 && run.first == 0) bases[0] = base;
   FrameScores next;
-  next.load_from<kEdges>(call, grid, run.row, run.first, run.length, lane.c);
+  next.load_from<kEdges>(call, run.row, run.first, run.length, lane.c);
   __syncthreads();
 #pragma unroll 1
   for (int begin = run.first; begin < run.stop; begin += 4) {
     if (begin == run.own) bad = false;  // what became of the guess counts by its outcome
     const FrameScores now = next;
-    next.load_from<kEdges>(call, grid, run.row, begin + 4, run.length, lane.c);
+    next.load_from<kEdges>(call, run.row, begin + 4, run.length, lane.c);
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const int t = begin + u;
       if (t < run.stop) {
         at += kClasses;
-        const double w = source + now.start[u];
-        const bool later = w + lane.tap[0] >= lane.pending[0];
+        const double emission = grid(to_double(now.emission[u]));
+        const double start = kEdges ? grid(to_double(now.start[u])) : 0.0;
+        const double end = kEdges ? grid(to_double(now.end[u])) : 0.0;
+        const double w = source + start - lane.grown;
         const double value =
-            (later ? w + lane.tap[0] : lane.pending[0]) + now.emission[u] + now.end[u];
-        const bool mine = writer && t >= run.own;
+            Lane::larger(w + lane.tap[0], lane.pending[0]) + (lane.grown + emission) + end;
+        const bool mine = t >= run.own;
         if (writer) {
           values[u % 2 * kValues + slot] = value;
-          const int duration = later ? 1 : t + 1 - lane.began[0];
-          durations[u % 2 * kClasses + lane.c] = duration;
-          if (mine) call.best.duration[at] = duration;
-          if (t + 1 == run.length) call.lattice.alpha[at] = value;
+          if (mine) call.lattice.alpha[at] = value;
         }
+        if (mine && threadIdx.x == 0) bases[t + 1] = base;
         bad |= value < grid.least && value > minus_infinity();
-        lane.push(w, now.emission[u], t);
+        lane.push(w, emission);
         __syncthreads();
-        const Candidate before = lane.link(values + u % 2 * kValues, durations + u % 2 * kClasses);
-        source = before.score;
-        if (mine) call.best.label[at] = before.choice;
+        source = lane.link(values + u % 2 * kValues);
+        if (writer && mine) call.lattice.gamma[at] = source;
         if (run.cut) keep_source(call, run, lane, t + 1, source, base, writer);
       }
     }
@@ -221,13 +230,11 @@ DEVICE bool best_steps(const Call& call, const ScoreGrid& grid, const BestRun& r
       double largest = minus_infinity();
 #pragma unroll 4
       for (int c = 0; c < kClasses; ++c) largest = fmax(largest, values[kValues + slot_of(c)]);
-      if (largest > minus_infinity()) {
-        const double shift = (largest + grid.base_rounder) - grid.base_rounder;
-        source -= shift;
-        base += shift;
-#pragma unroll
-        for (int j = 0; j < kTaps; ++j) lane.pending[j] -= shift;
-      }
+      const double shift =
+          largest > minus_infinity() ? (largest + grid.base_rounder) - grid.base_rounder : 0.0;
+      source -= shift;
+      base += shift;
+      lane.rebase(shift);
     }
   }
   __syncthreads();
@@ -239,7 +246,6 @@ template <int kClasses, int kGroup, int kTaps, bool kEdges>
 DEVICE void best_row(const Call& call) {
   using Lane = BestScan<kClasses, kGroup, kTaps>;
   __shared__ double values[2 * kGroup * Lane::kPart];
-  __shared__ int durations[2 * kClasses];
   __shared__ int pivot;
   const int row = blockIdx.x;
   const int length = row_length(call, row);
@@ -266,10 +272,9 @@ DEVICE void best_row(const Call& call) {
     const int stop = whole ? length : min(length, own + call.chunks.steps);
     const int first = again || chunk == 0 ? own : max(0, own - call.chunks.warm_up);
     const BestRun run{row, chunk, first, own, stop, length, again && !whole, !whole};
-    const bool bad =
-        best_steps<kClasses, kGroup, kTaps, kEdges>(call, grid, run, lane, values, durations);
+    const bool bad = best_steps<kClasses, kGroup, kTaps, kEdges>(call, grid, run, lane, values);
     if (whole) continue;
-    if (!again && bad) atomicOr(&call.lattice.flags[row], static_cast<int>(kInexact));
+    if (bad) atomicOr(&call.lattice.flags[row], static_cast<int>(kInexact));
     if (again && !__syncthreads_and(!bad)) {  // sums have to round as in one piece
       whole = true;
       chunk = -1;

@@ -26,18 +26,34 @@ struct Way {
   int t, label;
 };
 
-DEVICE int duration_at(const Call& call, int row, Way at) {
-  const int d = call.best.duration[at_boundary(call, row, at.t) + at.label];
-  return max(1, min(d, at.t));  // labels that nothing leads to have any pointer
-}
+/// Pointers back of a row. A walk waits for each of them, so blocks bring those of many boundaries
+/// into shared memory at once.
+struct Pointers {
+  const Call& call;
+  int row;
+  const int* durations = nullptr;  ///< of boundaries [lowest, ..) in shared memory
+  const int* labels = nullptr;
+  int lowest = 0x7fffffff;
 
-/// The segment before; label 0 at the row's start.
-DEVICE Way before(const Call& call, int row, Way at, int duration) {
-  const int start = at.t - duration;
-  if (start == 0) return {0, 0};
-  const int t = call.sizes.by_duration != 0 ? at.t : start;
-  return {start, call.best.label[at_boundary(call, row, t) + at.label]};
-}
+  DEVICE_MEMBER int at(const int* near, const int* far, Way way) const {
+    const int classes = call.sizes.classes;
+    if (way.t >= lowest) return near[(way.t - lowest) * classes + way.label];
+    return far[at_boundary(call, row, way.t) + way.label];
+  }
+
+  DEVICE_MEMBER int duration(Way way) const {
+    const int d = at(durations, call.best.duration, way);
+    return max(1, min(d, way.t));  // labels that nothing leads to have any pointer
+  }
+
+  /// The segment before; label 0 at the row's start.
+  DEVICE_MEMBER Way before(Way way, int duration) const {
+    const int start = way.t - duration;
+    if (start == 0) return {0, 0};
+    const int t = call.sizes.by_duration != 0 ? way.t : start;
+    return {start, at(labels, call.best.label, {t, way.label})};
+  }
+};
 
 /// The label of the best last segment, -1 when nothing is possible; one warp.
 DEVICE int best_last_label(const Call& call, int row, int length) {
@@ -66,47 +82,98 @@ DEVICE int part_end(const Call& call, int part, int length) {
   return min(length, part_begin(call, part, length) + way_frames(call, length));
 }
 
-/// The segments that end in the part's boundaries, the last one first; returns the way on.
-DEVICE Way walk_part(const Call& call, int row, int part, int length, Way at) {
+/// Where a walk through the boundaries of a part has come to.
+struct Walk {
+  Way at;
+  int count;  ///< segments of the part so far, the last one first
+};
+
+/// Walks on to the part's boundaries, then through them, as far as `lowest`; keeps the segments
+/// that end in the part.
+DEVICE void walk_part(const Pointers& pointers, int part, int length, int lowest, Walk& walk) {
+  const Call& call = pointers.call;
   const int begin = part_begin(call, part, length);
-  int* trace = call.best.trace + 3 * (static_cast<long long>(row) * call.sizes.frames + begin);
-  int count = 0;
-  while (at.t > begin) {
-    const int d = duration_at(call, row, at);
-    trace[3 * count] = at.t - d;
-    trace[3 * count + 1] = d;
-    trace[3 * count + 2] = at.label;
-    ++count;
-    at = before(call, row, at, d);
+  const int end = part_end(call, part, length);
+  const int stop = max(begin, lowest);
+  const long long first = static_cast<long long>(pointers.row) * call.sizes.frames + begin;
+  int* trace = call.best.trace + 3 * (first + walk.count);
+  const int index = pointers.row * call.best.parts + part;
+  while (walk.at.t > stop) {
+    const Way at = walk.at;
+    const int d = pointers.duration(at);
+    walk.at = pointers.before(at, d);
+    if (at.t > end) continue;
+    if (walk.count++ == 0) {
+      call.best.entry[2 * index] = at.t;
+      call.best.entry[2 * index + 1] = at.label;
+    }
+    *trace++ = at.t - d;
+    *trace++ = d;
+    *trace++ = at.label;
   }
-  call.best.part_count[row * call.best.parts + part] = count;
-  return at;
 }
 
-/// grid (B, parts), one warp.
-KERNEL best_trace(const __grid_constant__ Call call) {
+/// What is known of a part when the walk has left it. One that it stepped over was left where it
+/// was entered.
+DEVICE void leave_part(const Call& call, int row, int part, const Walk& walk) {
+  const int index = row * call.best.parts + part;
+  call.best.part_count[index] = walk.count;
+  call.best.exit[2 * index] = walk.at.t;
+  call.best.exit[2 * index + 1] = walk.at.label;
+  if (walk.count > 0) return;
+  call.best.entry[2 * index] = walk.at.t;
+  call.best.entry[2 * index + 1] = walk.at.label;
+}
+
+/// grid (B, parts).
+KERNEL __launch_bounds__(256) best_trace(const __grid_constant__ Call call) {
+  constexpr int kPointers = 4096;
+  __shared__ int durations[kPointers];
+  __shared__ int labels[kPointers];
+  __shared__ int way[2];
   const int row = blockIdx.x;
   const int part = blockIdx.y;
+  const int classes = call.sizes.classes;
   const int length = row_length(call, row);
-  if (part > 0 && part_begin(call, part, length) >= length) return;
-  const int end = part_end(call, part, length);
-  const int first = min(length, end + call.best.part_overlap);
-  const int last = first == length && length > 0 ? best_last_label(call, row, length) : 0;
-  if (threadIdx.x != 0) return;
-  const int index = row * call.best.parts + part;
-  if (length == 0 || last < 0) {
-    call.best.part_count[index] = 0;
-    call.best.entry[2 * index] = call.best.exit[2 * index] = last;
-    call.best.entry[2 * index + 1] = call.best.exit[2 * index + 1] = 0;
-    return;
+  const int begin = part_begin(call, part, length);
+  if (part > 0 && begin >= length) return;
+  const int first = min(length, part_end(call, part, length) + call.best.part_overlap);
+  if (threadIdx.x < 32) {
+    const int last = first == length && length > 0 ? best_last_label(call, row, length) : 0;
+    if (threadIdx.x == 0) {
+      way[0] = length == 0 || last < 0 ? 0 : first;
+      way[1] = last;
+    }
   }
-  Way at{first, last};
-  while (at.t > end) at = before(call, row, at, duration_at(call, row, at));
-  call.best.entry[2 * index] = at.t;
-  call.best.entry[2 * index + 1] = at.label;
-  at = walk_part(call, row, part, length, at);
-  call.best.exit[2 * index] = at.t;
-  call.best.exit[2 * index + 1] = at.label;
+  __syncthreads();
+  Walk walk{{way[0], way[1]}, 0};
+  const int boundaries = kPointers / classes;
+  while (walk.at.t > begin) {
+    Pointers pointers{call, row};
+    if (boundaries > 1) {
+      pointers.lowest = max(1, walk.at.t + 1 - boundaries);
+      const long long from = at_boundary(call, row, pointers.lowest);
+      const int cells = (walk.at.t + 1 - pointers.lowest) * classes;
+#pragma unroll 4
+      for (int i = threadIdx.x; i < cells; i += blockDim.x) {
+        durations[i] = call.best.duration[from + i];
+        labels[i] = call.best.label[from + i];
+      }
+      pointers.durations = durations;
+      pointers.labels = labels;
+      __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+      // Before it goes on from the lowest boundary, those below it are brought.
+      const bool all = boundaries < 2 || pointers.lowest == 1;
+      walk_part(pointers, part, length, all ? 0 : pointers.lowest, walk);
+      way[0] = walk.at.t;
+      way[1] = walk.at.label;
+    }
+    __syncthreads();
+    walk.at = {way[0], way[1]};
+  }
+  if (threadIdx.x == 0) leave_part(call, row, part, walk);
 }
 
 /// grid (B), one warp: walks parts again that do not begin where the part behind them ended, and
@@ -128,9 +195,9 @@ KERNEL best_join(const __grid_constant__ Call call) {
     for (int part = parts - 2; part >= 0; --part) {
       const Way from{exit[2 * part + 2], exit[2 * part + 3]};
       if (entry[2 * part] == from.t && entry[2 * part + 1] == from.label) continue;
-      const Way to = walk_part(call, row, part, length, from);
-      exit[2 * part] = to.t;
-      exit[2 * part + 1] = to.label;
+      Walk walk{from, 0};
+      walk_part({call, row}, part, length, 0, walk);
+      leave_part(call, row, part, walk);
     }
   }
   __syncthreads();

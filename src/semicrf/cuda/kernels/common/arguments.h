@@ -16,6 +16,14 @@ inline constexpr int kChunksOfCarry = 64;
 inline constexpr int kFramesOfGoldPart = 1024;
 inline constexpr int kMaxGoldParts = 64;
 inline constexpr int kMaxWays = 60000;
+/// Boundaries for which a thread recovers durations; chunks of the best segmentation begin with
+/// multiples of it.
+inline constexpr int kRecovered = 4;
+/// The same for labels, and the labels that are tried before threads wait for each other.
+inline constexpr int kBoundariesOfLabel = 8;
+inline constexpr int kLabelsAtOnce = 32;
+inline constexpr int kThreadsOfLabels =
+    192;  ///< at most; half as many as there are labels, or more
 
 /// Elements of device memory, as the caller laid them out.
 struct Strided {
@@ -221,6 +229,7 @@ struct Best {
   int* label;              ///< (B, T+1, C) before the best segment of label c that starts at t
                            ///< (by duration: that ends at t)
   int* magnitude;          ///< (B+1) biased exponent of a row's largest score, of the shared ones
+  double* base;            ///< (B, T+1) of alpha and gamma; passes in registers
   double* ring;            ///< (B, chunks, 2, K, C) see ring_of
   double* ring_base;       ///< (B, chunks, 2, K)
   int* wrong;              ///< (B, chunks) a chunk to be done again
