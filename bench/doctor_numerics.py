@@ -1,6 +1,6 @@
 """What `segfuse doctor numerics` costs a training step of a transformer: one line of JSON a mode.
 
-usage: doctor_numerics.py [--device cuda|cpu] [--profile] [WIDTH/BATCH ...]
+usage: doctor_numerics.py [--device cuda|cpu] [--modes alone,bounds] [--profile] [WIDTH/BATCH ...]
 
 Modes: alone, all (every result is read), bounds (results that are proven finite are not read). The
 modes take turns, and each time is the median of its rounds. `waits_ms` is how long the host waits
@@ -129,9 +129,10 @@ def measure(device, width, batch, options):
     training = Training(device, width, batch, options.length)
     for _ in range(3):
         training.step()
-    rows = {mode: {"width": width, "batch": batch, "mode": mode, "ms": []} for mode in MODES}
+    modes = options.modes.split(",")
+    rows = {mode: {"width": width, "batch": batch, "mode": mode, "ms": []} for mode in modes}
     for turn in range(options.rounds):
-        for mode in MODES:
+        for mode in modes:
             row = rows[mode]
             with watched(mode, device) as told:
                 for _ in range(3):
@@ -170,6 +171,7 @@ def measure(device, width, batch, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)

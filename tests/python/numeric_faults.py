@@ -1,9 +1,18 @@
 """Small PyTorch programs with a planted fault each, and clean ones: for test_doctor_numerics.py.
 
-A fault names the operation that has to be found first, and marks its line with `# fault`.
+A fault names the operation that has to be found first, and marks its line with `# fault`. Programs
+run on PyTorch's default device, unless they say `only`. Thirty of the faults are counted:
+
+    python tests/python/numeric_faults.py [--device cuda]
 """
 
+import argparse
+import importlib.util
+import inspect
 import math
+import os
+import sys
+import tempfile
 
 import numpy as np
 import torch
@@ -14,9 +23,12 @@ from torch.utils.checkpoint import checkpoint
 FAULTS, CLEAN = [], []
 
 
-def fault(operation, kind="NaN", phase="forward"):
+def fault(operation, kind="NaN", phase="forward", only="", needs=""):
+    """`only` a kind of device; `needs` a module."""
+
     def add(function):
         function.operation, function.kind, function.phase = operation, kind, phase
+        function.only, function.needs = only, needs
         FAULTS.append(function)
         return function
 
@@ -26,6 +38,19 @@ def fault(operation, kind="NaN", phase="forward"):
 def clean(function):
     CLEAN.append(function)
     return function
+
+
+def device():
+    return torch.get_default_device().type
+
+
+def missing(program):
+    """Why it cannot run here; empty: it can."""
+    if program.only and device() != program.only:
+        return f"it runs on {program.only} only"
+    if program.needs and importlib.util.find_spec(program.needs) is None:
+        return f"{program.needs} is not installed"
+    return ""
 
 
 class Apply(nn.Module):
@@ -91,7 +116,7 @@ def exp_beyond_float32():
 @fault("_to_copy", "infinity")
 def input_beyond_half_under_autocast():
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
-    with torch.autocast("cpu", torch.float16):
+    with torch.autocast(device(), torch.float16):
         out = model(torch.full((2, 4), 6e4) * 30)  # fault: of the cast
     out.float().sum().backward()
 
@@ -101,7 +126,7 @@ def matmul_beyond_half_under_autocast():
     model = nn.Linear(4, 2)
     with torch.no_grad():
         model.weight.fill_(300)
-    with torch.autocast("cpu", torch.float16):
+    with torch.autocast(device(), torch.float16):
         out = model(torch.full((2, 4), 300.0))  # fault
     out.float().sum().backward()
 
@@ -230,6 +255,77 @@ def custom_function_forward():
     train_with(Ratio.apply)
 
 
+@fault("native_group_norm")
+def group_norm_without_epsilon():
+    norm = nn.GroupNorm(2, 8, eps=0.0)
+    train_with(lambda x: norm(x * 0 + 1))  # fault
+
+
+@fault("div")
+def division_by_the_norm_of_a_row_of_zeros():
+    class UnitRows(nn.Module):
+        def forward(self, x):
+            return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # fault
+
+    train_with(nn.Sequential(nn.ReLU(), Apply(lambda x: x * 0), UnitRows()))
+
+
+@fault("input")
+def embedding_with_weights_of_nan():
+    table = np.ones((5, 4), np.float32)
+    table[2] = np.nan
+    table = torch.from_numpy(table).to(device())  # fault: there it comes to a GPU
+    words = nn.Embedding.from_pretrained(table, freeze=False)
+    train(words, loss_of=lambda m: m(torch.tensor([0, 2, 4])).sum())  # fault
+
+
+@torch.library.custom_op("segfuse_test::reciprocal_root", mutates_args=())
+def reciprocal_root(x: torch.Tensor) -> torch.Tensor:
+    return 1 / x.sqrt()
+
+
+@fault("segfuse_test.reciprocal_root", "infinity")
+def operator_of_others():
+    def middle(x):
+        return x * reciprocal_root(x.detach() * 0)  # fault
+
+    train_with(middle)
+
+
+@fault("log", "infinity")
+def model_that_is_compiled():  # its code has lines of its own
+    model = net(lambda x: torch.log(x.relu()))
+    train(torch.compile(model, backend="eager"))
+
+
+TRITON = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def invert(x, out, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, 1 / tl.load(x + at, mask=at < count), mask=at < count)
+"""
+
+
+@fault("segfuse_test.invert", "infinity", only="cuda", needs="triton")
+def kernel_of_triton():
+    folder = tempfile.mkdtemp()  # Triton reads the text of a kernel
+    with open(os.path.join(folder, "inverting.py"), "w") as file:
+        file.write(TRITON)
+    sys.path.insert(0, folder)
+    from inverting import invert
+
+    @torch.library.custom_op("segfuse_test::invert", mutates_args=())
+    def operator(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        invert[(1,)](x, out, x.numel(), BLOCK=64)
+        return out
+
+    train_with(lambda x: x * operator((x * 0).detach()))  # fault
+
+
 # --- backward only ---
 
 
@@ -293,7 +389,7 @@ def gradient_without_an_optimizer():
 @fault("mul", "infinity", "backward")
 def gradient_beyond_half_under_autocast():
     model = nn.Linear(4, 4)
-    with torch.autocast("cpu", torch.float16):
+    with torch.autocast(device(), torch.float16):
         out = model(torch.randn(2, 4))
         loss = (out.half() * 3e4).float().sum() * 10  # fault
     loss.backward()
@@ -313,6 +409,13 @@ def _unused_parameter(**options):
 @fault("_fused_adam_", phase="optimizer")
 def fused_adam_without_epsilon():
     _unused_parameter(fused=True, eps=0.0)
+
+
+@fault("_fused_sgd_", "infinity", phase="optimizer")
+def fused_rate_that_is_too_high():
+    model = net(torch.relu)
+    train(model, optimizer=torch.optim.SGD(model.parameters(), 3e38, fused=True), steps=1,
+          inputs=lambda: torch.full((6, 4), 1e3))  # fmt: skip
 
 
 @fault("addcdiv_", phase="optimizer")
@@ -340,7 +443,7 @@ def nan_in_the_data():
     def inputs():
         data = np.ones((6, 4), np.float32)
         data[3, 1] = np.nan
-        return torch.from_numpy(data)
+        return torch.from_numpy(data).to(device())
 
     train(net(torch.relu), inputs=inputs)
 
@@ -358,13 +461,13 @@ def model_that_is_not_trained():
         model(torch.randn(6, 4))
 
 
-@fault("_to_copy", "lost in a cast")
+@fault("_to_copy", "lost in a cast", only="cpu")
 def index_out_of_nan():
     data = torch.from_numpy(np.array([1.0, np.nan], np.float32))
     data.long()  # fault
 
 
-@fault("add_", "unwritten memory")
+@fault("add_", "unwritten memory", only="cpu")
 def accumulator_that_was_not_set():
     total = torch.empty(4)
     total.numpy()[:] = np.nan  # as memory may be
@@ -426,10 +529,10 @@ def embedding_and_bag():
 def scaled_half_that_overflows():
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    scaler = torch.amp.GradScaler(device(), init_scale=2.0**40)
     for _ in range(3):
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
+        with torch.autocast(device(), torch.float16):
             loss = model(torch.randn(2, 4)).float().square().mean()
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
@@ -592,3 +695,85 @@ def loader_of_batches():
 def dropout_and_half():
     model = net(nn.Dropout(0.5)).to(torch.bfloat16)
     train(model, inputs=lambda: torch.randn(6, 4, dtype=torch.bfloat16))
+
+
+# --- thirty of the faults, counted ---
+
+THIRTY = {
+    "numbers": (
+        log_of_zero, division_by_zero, exp_beyond_float32, infinite_scores_times_a_mask,
+        softmax_of_a_masked_row, mean_over_an_empty_mask, sqrt_of_negative_numbers,
+        distance_from_a_row_without_scores, running_sum_beyond_float32, recurrence_that_grows,
+    ),
+    "modules": (
+        attention_to_padding_only, layer_norm_without_epsilon, group_norm_without_epsilon,
+        division_by_the_norm_of_a_row_of_zeros, loss_of_ignored_labels_only,
+        embedding_with_weights_of_nan, model_that_is_compiled,
+    ),
+    "backward only": (
+        gradient_of_sqrt_at_zero, root_behind_where, gradient_of_acos_at_one,
+        gradient_of_hypot_at_zero, gradient_of_a_root_at_zero, gradient_in_a_checkpoint,
+    ),
+    "autocast": (
+        input_beyond_half_under_autocast, matmul_beyond_half_under_autocast,
+        gradient_beyond_half_under_autocast,
+    ),
+    "fused optimizers": (fused_adam_without_epsilon, fused_rate_that_is_too_high),
+    "operators of others": (operator_of_others, kernel_of_triton),
+}  # fmt: skip
+
+
+def lines_of(program):
+    """Files and numbers of the lines with the fault."""
+    lines, first = inspect.getsourcelines(program)
+    marked = [first + i for i, line in enumerate(lines) if "# fault" in line]
+    return {f"{os.path.abspath(__file__)}:{line}" for line in marked}
+
+
+def what_is_wrong(program):
+    """Watches the program, and tells what is wrong with the first finding; empty: nothing."""
+    import segfuse.torch
+
+    torch.manual_seed(0)
+    with segfuse.torch.check_numerics(raises=False) as watch:
+        program()
+    if not watch.findings:
+        return "nothing was found"
+    first = watch.findings[0].as_json()
+    wanted = {"operation": program.operation, "fault": program.kind, "phase": program.phase}
+    wrong = [f"{k} {first[k]}, expected {v}" for k, v in wanted.items() if first[k] != v]
+    lines = lines_of(program)
+    if lines and lines.isdisjoint((first["line"], first["forward_line"])):
+        wrong.append(f"line {first['line']}, expected one of {lines}")
+    if not (first["cause"] and first["reached"]):
+        wrong.append("no cause, or nothing that it reached")
+    return "; ".join(wrong)
+
+
+def count():
+    """Prints a line for each of the thirty; how many were named first, and how many did not run."""
+    named = skipped = 0
+    for group, programs in THIRTY.items():
+        for program in programs:
+            if why := missing(program):
+                skipped += 1
+                print(f"skipped  {group}: {program.__name__}: {why}")
+                continue
+            wrong = what_is_wrong(program)
+            named += not wrong
+            print(f"{'missed' if wrong else 'named':8} {group}: {program.__name__}  {wrong}")
+    total = sum(map(len, THIRTY.values()))
+    print(f"{named} of {total} were named first, {skipped} could not run on this device")
+    return named, skipped
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    with torch.device(parser.parse_args().device):
+        named, skipped = count()
+    return int(named + skipped < 28)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -65,29 +65,28 @@ def test_with_record_stream_nothing_is_reported(run):
     assert told(True, 20) == (0, [])
 
 
-def on_gpu(programs):
-    """Those that keep to the default device."""
-    own = ("autocast", "data", "unwritten", "accumulator", "half_that", "batches", "index_out")
-    return [p for p in programs if not any(word in p.__name__ for word in own)]
-
-
 @pytest.fixture
 def default_device():
     with torch.device("cuda"):
         yield
 
 
-@pytest.mark.parametrize("program", on_gpu(numeric_faults.FAULTS), ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", numeric_faults.FAULTS, ids=lambda p: p.__name__)
 def test_a_planted_fault_is_named_first(program, default_device):
-    torch.manual_seed(0)
-    with segfuse.torch.check_numerics(raises=False) as watch:
-        program()
-    assert watch.findings, watch.report()
-    assert watch.findings[0].operation == program.operation, watch.report()
+    if why := numeric_faults.missing(program):
+        pytest.skip(why)
+    assert numeric_faults.what_is_wrong(program) == ""
 
 
-@pytest.mark.parametrize("program", on_gpu(numeric_faults.CLEAN), ids=lambda p: p.__name__)
+def test_of_thirty_faults_twenty_eight_are_named_first(default_device):
+    named, _ = numeric_faults.count()
+    assert named >= 28
+
+
+@pytest.mark.parametrize("program", numeric_faults.CLEAN, ids=lambda p: p.__name__)
 def test_a_clean_program_gives_no_report(program, default_device):
+    if any(word in program.__name__ for word in ("data", "half_that", "batches")):
+        pytest.skip("it keeps to the CPU")
     torch.manual_seed(0)
     with segfuse.torch.check_numerics():
         program()
@@ -115,3 +114,11 @@ def test_a_guess_that_holds_is_enough():
 
 def recorder_of(watch):
     return watch._watch.looks._recorder
+
+
+def test_a_list_that_is_longer_than_a_buffer_of_magnitudes():
+    with segfuse.torch.check_numerics(raises=False) as watch:
+        xs = [torch.ones(2, device="cuda") for _ in range(5000)]
+        xs[4999] = xs[4999] * 0
+        print(torch._foreach_reciprocal(xs)[4999].sum().item())
+    assert watch.findings[0].operation == "_foreach_reciprocal", watch.report()

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def command(source: Path, output: Path, compiler: str) -> list[str]:
     """Compiles an extension for the PyTorch and the Python that are there."""
     root = Path(torch.__file__).parent
     include = root / "include"
-    flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-w"]
+    flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w"]
     flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
     places = [
         include, include / "torch/csrc/api/include", sysconfig.get_path("include"), _SOURCES.parent
@@ -147,7 +147,7 @@ class Compiled:
         self._judge = judge
         self._modules = modules
         self._keep_bytes = keep_bytes
-        self._texts: list[tuple[str, list[str]]] = []
+        self._names: list[Callable[[int], str]] = []
         self._places: dict[Any, Place] = {}
         self._step, self._phase = 1, "forward"
         self._handles: list[Any] = []
@@ -167,17 +167,7 @@ class Compiled:
             _native.magnitudes_address(),
             BOUNDS if self._judge.statistics is None else UNBOUNDED,
         )
-        enter, leave = self._recorder.enter_module, self._recorder.leave_module
-
-        def enter_module(module: Any, inputs: Any) -> None:
-            if not torch.compiler.is_compiling():  # it would be an error in what is compiled whole
-                enter(module, inputs)
-
-        def leave_module(module: Any, inputs: Any, output: Any) -> None:
-            if not torch.compiler.is_compiling():
-                leave(module, inputs, output)
-
-        self._modules.start(enter_module, leave_module)
+        self._modules.start(self._recorder.enter_module, self._recorder.leave_module)
         self.captures.start()
         self._let_through_higher_order()
         self._follow_kernels()
@@ -256,7 +246,7 @@ class Compiled:
     @phase.setter
     def phase(self, value: str) -> None:
         self._phase = value
-        self._recorder.set_phase(value)
+        self._recorder.set_phase(value == "optimizer")
 
     @property
     def step(self) -> int:
@@ -270,6 +260,9 @@ class Compiled:
     def pending(self) -> bool:
         return self._recorder.pending()
 
+    def data_of(self, parameters: list[Tensor]) -> list[Tensor]:
+        return parameters  # the recorder keeps memory, not handles
+
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """For operations that are not the program's."""
@@ -281,8 +274,7 @@ class Compiled:
 
     def expect(
         self,
-        what: str,
-        names: list[str],
+        name: Callable[[int], str],
         tensors: list[Tensor],
         guard: Tensor | None = None,
         always: bool = False,
@@ -290,8 +282,8 @@ class Compiled:
     ) -> None:
         if self.captures.going_on():
             return
-        self._recorder.expect(len(self._texts), tensors, guard, bounded)
-        self._texts.append((what, names))
+        self._recorder.expect(len(self._names), tensors, guard, bounded)
+        self._names.append(name)
 
     def flush(self) -> None:
         if self.captures.going_on():
@@ -302,7 +294,7 @@ class Compiled:
             while (told := self._recorder.next(self._judge.marks, everything)) is not None:
                 self._resolve(told)
             self._recorder.clear()
-            self._texts.clear()
+            self._names.clear()
         if self._watching:
             self._follow_kernels()
 
@@ -316,13 +308,12 @@ class Compiled:
         if told["arrival"] < 0:
             self._judge.resolve(self._record(told, results), magnitudes)
         elif not told["guard"] > 0:
-            what, names = self._texts[told["arrival"]]
             for result, magnitude in zip(results, magnitudes, strict=True):
-                text = what + names[result.version]
                 if not math.isfinite(magnitude):
                     record = Record(
                         told["number"], told["step"], operation_of(torch.ops.aten.detach.default),
-                        "forward", self._place(told["place"]), "", "", None, [result], arrival=text,
+                        "forward", self._place(told["place"]), "", "", None, [result],
+                        arrival=self._names[told["arrival"]](result.version),
                     )  # fmt: skip
                     self._judge.resolve(record, [magnitude])
 

@@ -64,6 +64,9 @@ class Record:
     given_infinity: bool = False
     unwritten: Place | None = None
     arrival: str = ""
+    readable: list[tuple[str, Any]] | None = None
+    bad: list[tuple[str, str, int]] = field(default_factory=list)
+    suspects: dict[bool, Finding] = field(default_factory=dict)
 
 
 class Judge:
@@ -98,8 +101,11 @@ class Judge:
         if tensor is not None:
             if version_of(tensor) != result.version or not is_there(tensor):
                 tensor = None
-        operands = self._readable(record)
-        bad = self._bad_operands(record, operands)
+        if record.readable is None:  # once for all results of a list
+            record.readable = self._readable(record)
+            record.bad = self._bad_operands(record)
+        operands = record.readable
+        bad = record.bad + self._marked_operands(record)
         made, element = not any(b == NAN or not nan for _, b, _ in bad), None
         if record.given_infinity and not nan:
             made = False
@@ -111,8 +117,11 @@ class Judge:
         mark: Finding | None
         # What is made of infinities belongs to their chain, unless the program gave them.
         mark = self._earliest(bad)
-        if made and mark is None:
-            mark = self._suspect(record, tensor, result, nan, element, operands)
+        if made and mark is None:  # one for all results of a list
+            mark = record.suspects.get(nan)
+            if mark is None:
+                mark = self._suspect(record, tensor, result, nan, element, operands)
+                record.suspects[nan] = mark
         elif not made:
             if mark is None and nan and any(b == NAN for _, b, _ in bad):
                 mark = self._given(record, bad)
@@ -133,23 +142,23 @@ class Judge:
             kept.append((name, value))
         return kept
 
-    def _bad_operands(
-        self, record: Record, operands: list[tuple[str, Any]]
-    ) -> list[tuple[str, str, int]]:
-        """Name, fault and storage of the operands that are not finite."""
-        bad, seen, keys = [], set(), dict(record.keys)
-        for name, value in operands:
-            if isinstance(value, Tensor):
-                seen.add(name)
-                if has_numbers(value):
-                    magnitude = magnitudes_at_once([value])[0]
-                    if not math.isfinite(magnitude):
-                        fault = NAN if math.isnan(magnitude) else INFINITY
-                        bad.append((name, fault, keys[name]))
-        for name, key in record.keys:
-            if name not in seen and key in self.marks:
-                bad.append((name, NAN, key))
+    def _bad_operands(self, record: Record) -> list[tuple[str, str, int]]:
+        """Name, fault and storage of the readable operands that are not finite."""
+        bad, keys = [], dict(record.keys)
+        tensors = [(n, v) for n, v in record.readable or [] if isinstance(v, Tensor)]
+        for name, value in tensors:
+            if has_numbers(value):
+                magnitude = magnitudes_at_once([value])[0]
+                if not math.isfinite(magnitude):
+                    fault = NAN if math.isnan(magnitude) else INFINITY
+                    bad.append((name, fault, keys[name]))
+        read = {name for name, _ in tensors}
+        record.keys = [(name, key) for name, key in record.keys if name not in read]
         return bad
+
+    def _marked_operands(self, record: Record) -> list[tuple[str, str, int]]:
+        """Those that cannot be read, and hold what was not finite."""
+        return [(name, NAN, key) for name, key in record.keys if key in self.marks]
 
     def _earliest(self, bad: list[tuple[str, str, int]]) -> Finding | None:
         found = [self.marks[key][1] for _, _, key in bad if key in self.marks]

@@ -12,6 +12,7 @@ import math
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +88,9 @@ class Mode(Dispatch):
 
     def pending(self) -> bool:
         return bool(self._queue)
+
+    def data_of(self, parameters: list[Tensor]) -> list[Tensor]:
+        return [p.data for p in parameters]
 
     def quiet(self) -> Inside:
         """For operations that are not the program's."""
@@ -200,31 +204,29 @@ class Mode(Dispatch):
 
     def expect(
         self,
-        what: str,
-        names: list[str],
+        name: Callable[[int], str],
         tensors: list[Tensor],
         guard: Tensor | None = None,
         always: bool = False,
         bounded: bool = False,
     ) -> None:
-        """Tensors that have to be finite have arrived where they matter. `bounded`: a bound of what
-        operations have left there is enough, where there are bounds."""
+        """Tensors that have to be finite have arrived where they matter; `name` tells of each where
+        that is. `bounded`: a bound of what operations have left there is enough, where there are
+        bounds."""
         if self.captures.going_on():
             return
-        for name, tensor in zip(names, tensors, strict=True):
+        for i, tensor in enumerate(tensors):
             if not has_numbers(tensor):
                 continue
-            record = Record(
-                self._number, self.step, operation_of(torch.ops.aten.detach.default),
-                "forward", here(), "", "", None, [], arrival=what + name,
-            )  # fmt: skip
             key = storage_key(tensor)
             if tensor.device.type != "cuda" and key not in self._judge.marks and not self._queue:
                 if not always:
                     continue  # no operation gave it anything bad
-            record.results = [
-                Result(None, key, tensor.shape, tensor.dtype, False, weak_of(tensor), 0)
-            ]
+            result = Result(None, key, tensor.shape, tensor.dtype, False, weak_of(tensor), 0)
+            record = Record(
+                self._number, self.step, operation_of(torch.ops.aten.detach.default),
+                "forward", here(), "", "", None, [result], arrival=name(i),
+            )  # fmt: skip
             on_device = guard is not None and tensor.device.type == "cuda"
             if guard is not None and not on_device and guard.item() > 0:
                 return

@@ -8,7 +8,7 @@ an optimizer's step, the end, or the outermost module's result in a program with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ from .operation import PLAIN, has_numbers, storage_key, tensors_in
 from .place import Modules
 from .statistics import Statistics
 
+_KINDS = frozenset(PLAIN)
+
 
 def wants_compiled() -> bool:
     """On the CPU operations take long beside a dispatch mode, and compiling takes half a minute."""
@@ -44,7 +46,7 @@ class Numerics:
         self._modules.on_result = self._on_model_output
         recorder, self.note = compiled_here() if wants_compiled() else (None, "")
         self.looks: Mode | Compiled
-        if recorder is None:
+        if recorder is None or recorder.is_on():  # by a watch around this one
             self.looks = Mode(self.judge, self._modules, keep_bytes)
         else:
             self.looks = Compiled(recorder, self.judge, self._modules, keep_bytes)
@@ -99,24 +101,18 @@ class Numerics:
         self._backward_seen = True
         with self.looks.quiet():
             roots = [t.detach() for t in tensors_in(tensors)]
-            self.looks.expect("the loss", [""] * len(roots), roots, always=True)
+            self.looks.expect(lambda i: "the loss", roots, always=True)
         return self._backward(tensors, *args, **kwargs)
-
-    def _named(self, optimizer: Any) -> list[tuple[str, Tensor]]:
-        named = []
-        for g, group in enumerate(optimizer.param_groups):
-            names = group.get("param_names") or [f"{g}.{i}" for i in range(len(group["params"]))]
-            named += list(zip(names, group["params"], strict=False))
-        return named
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self.looks.captures.going_on():
             return  # the step does not take place now
         with self.looks.quiet():
-            names, grads = _plain((name, p.grad) for name, p in self._named(optimizer))
-            guard = getattr(optimizer, "found_inf", None)
-            self.looks.expect("the gradient of parameter ", names, grads, guard)
+            which, grads = _plain([p.grad for p in _parameters(optimizer)])
+            name = _text(optimizer, "the gradient of parameter {}", which)
+            self.looks.expect(name, grads, getattr(optimizer, "found_inf", None))
             if self.statistics is not None:
+                names = [_names(optimizer)[i] for i in which]
                 self.statistics.gradients(self.step, names, grads)
             self.looks.phase = "optimizer"
 
@@ -125,18 +121,16 @@ class Numerics:
             return
         with self.looks.quiet():
             self.looks.phase = "forward"
-            named = self._named(optimizer)
-            names, values = _plain((name, p.data) for name, p in named)
-            self.looks.expect("parameter ", names, values)
+            parameters = _parameters(optimizer)
+            which, values = _plain(self.looks.data_of(parameters))
+            self.looks.expect(_text(optimizer, "parameter {}", which), values)
             if self.statistics is not None:
-                self.statistics.parameters(self.step, names, values)
-            state = optimizer.state
-            names, values = _plain(
-                (f"{name} ({key})", value)
-                for name, p in named
-                for key, value in state.get(p, {}).items()
-            )
-            self.looks.expect("the optimizer's state of parameter ", names, values, bounded=True)
+                names = [_names(optimizer)[i] for i in which]
+                self.statistics.parameters(self.step, names, [v.detach() for v in values])
+            states = [optimizer.state.get(p, {}) for p in parameters]
+            which, values = _plain([value for state in states for value in state.values()])
+            name = _text(optimizer, "the optimizer's state of parameter {}", which, states)
+            self.looks.expect(name, values, bounded=True)
             self.looks.flush()
             for suspect in self.judge.suspects:
                 suspect.in_backward = False  # the optimizer's gradients have been judged
@@ -162,15 +156,37 @@ class Numerics:
         return self.judge.put_aside()
 
 
-def _plain(named: Iterable[tuple[str, Any]]) -> tuple[list[str], list[Tensor]]:
-    """Those with memory here, with their names."""
-    names, tensors = [], []
-    for name, value in named:
-        if type(value) in PLAIN:
-            names.append(name)
-            tensors.append(value)
-        elif value is not None:
-            for tensor in tensors_in(value):
-                names.append(name)
-                tensors.append(tensor)
-    return names, tensors
+def _parameters(optimizer: Any) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _names(optimizer: Any) -> list[str]:
+    """Of the parameters."""
+    names: list[str] = []
+    for g, group in enumerate(optimizer.param_groups):
+        count = len(group["params"])
+        given = (group.get("param_names") or [])[:count]
+        names += [*given, *(f"{g}.{i}" for i in range(len(given), count))]
+    return names
+
+
+def _text(
+    optimizer: Any, text: str, which: Sequence[int], states: list[Any] | None = None
+) -> Callable[[int], str]:
+    """What a tensor is, made where it is asked for; with states, by their keys."""
+
+    def of(i: int) -> str:
+        names = _names(optimizer)
+        if states is not None:
+            names = [f"{n} ({k})" for n, state in zip(names, states, strict=True) for k in state]
+        return text.format(names[which[i]])
+
+    return of
+
+
+def _plain(values: list[Any]) -> tuple[Sequence[int], list[Tensor]]:
+    """The tensors with memory here, and which of the values they are or are in."""
+    if _KINDS.issuperset(map(type, values)):
+        return range(len(values)), values
+    found = [(i, tensor) for i, value in enumerate(values) for tensor in tensors_in(value)]
+    return [i for i, _ in found], [tensor for _, tensor in found]

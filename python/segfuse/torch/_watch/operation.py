@@ -156,7 +156,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         if type(value) not in PLAIN:
             value = getattr(value, "_local_tensor", None)
         if type(value) in PLAIN and value.layout is torch.strided and not _is_wrapped(value):
-            yield value
+            if not value.is_nested:  # it has no strides, and is seen when it is unpacked
+                yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item)

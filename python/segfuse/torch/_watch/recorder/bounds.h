@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <c10/util/flat_hash_map.h>
 #include <recorder/tensors.h>
 #include <cmath>
 #include <limits>
@@ -69,7 +70,7 @@ inline double number_in(const Tensor& tensor) {
 }
 
 inline bool is_one_on_host(const Tensor& tensor) {
-  return is_plain(tensor) && tensor.is_cpu() && !tensor.is_nested() && tensor.numel() == 1 &&
+  return is_plain(tensor) && tensor.is_cpu() && tensor.numel() == 1 &&
          (limit_of(tensor.scalar_type()) > 0 || tensor.scalar_type() == at::kLong ||
           tensor.scalar_type() == at::kInt);
 }
@@ -83,13 +84,13 @@ class Bounds {
 
   // Whether its magnitudes are remembered; the kernel has to be able to read it.
   bool serves(const Tensor& tensor) const {
-    return mode != NOWHERE && (mode == EVERYWHERE || !tensor.is_cpu()) && !tensor.is_nested() &&
+    return mode != NOWHERE && (mode == EVERYWHERE || !tensor.is_cpu()) &&
            limit_of(tensor.scalar_type()) > 0 && tensor.is_non_overlapping_and_dense();
   }
 
   Bound of(const Tensor& tensor) const {
     if (!tensor.defined()) return {0};
-    if (!is_plain(tensor) || tensor.is_nested()) return {};
+    if (!is_plain(tensor)) return {};
     if (tensor.numel() == 0) return {0};
     if (const double whole = largest_whole(tensor.scalar_type()); whole < UNKNOWN) return {whole};
     const auto found = known_.find(key_of(tensor));
@@ -118,8 +119,13 @@ class Bounds {
         return;  // nobody knows the rest
       }
     }
-    known_.insert_or_assign(key, Known{weak_of(tensor), tensor.storage().data(),
-                                       tensor.scalar_type(), bound, covers ? slot : -1});
+    const bool is_new = found == known_.end();
+    Known& known = is_new ? known_[key] : found->second;
+    if (is_new) known.storage = weak_of(tensor);
+    known.data = tensor.storage().data();
+    known.dtype = tensor.scalar_type();
+    known.bound = bound;
+    known.slot = covers ? slot : -1;
   }
 
   // The tensor is read once more: a proven bound is better than a guess.
@@ -151,14 +157,14 @@ class Bounds {
 
  private:
   struct Known {
-    WeakStorage storage;  // so that the key is not used again
+    WeakStorage storage{c10::intrusive_ptr<StorageImpl>()};  // so that the key is not used again
     const void* data;
     at::ScalarType dtype;  // of the numbers: the same bits are others in another type
     Bound bound;
     int slot;
   };
 
-  std::unordered_map<StorageImpl*, Known> known_;
+  ska::flat_hash_map<StorageImpl*, Known> known_;
 };
 
 }  // namespace recorder

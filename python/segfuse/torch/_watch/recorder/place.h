@@ -17,6 +17,37 @@ inline int kind_of(State& s, PyCodeObject* code) {
   return kind;
 }
 
+inline int number_of(State& s, const PlaceKey& key) {
+  const auto [found, is_new] = s.place_numbers.emplace(key, int(s.places.size()));
+  if (is_new) s.places.push_back(key);
+  return found->second;
+}
+
+// Whether the thread runs no Python, as autograd's threads of devices. A thread may ask this of
+// itself without the GIL.
+inline bool runs_no_python(PyThreadState* thread) {
+#if PY_VERSION_HEX >= 0x030d0000 && PY_VERSION_HEX < 0x030f0000
+  return thread->current_frame == nullptr;
+#elif PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030d0000
+  return thread->cframe->current_frame == nullptr;
+#else
+  return false;
+#endif
+}
+
+// The GIL, for a thread that may hold it already.
+struct Gil {
+  explicit Gil(PyThreadState* thread) : acquired(_PyThreadState_UncheckedGet() != thread) {
+    if (acquired) PyEval_RestoreThread(thread);
+  }
+  ~Gil() {
+    if (acquired) PyEval_SaveThread();
+  }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+  bool acquired;
+};
+
 // The GIL is held. The same as here() of place.py.
 inline int place_here(State& s) {
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
@@ -40,9 +71,7 @@ inline int place_here(State& s) {
     Py_DECREF(frame);
     frame = back;
   }
-  const auto [found, is_new] = s.place_numbers.emplace(key, int(s.places.size()));
-  if (is_new) s.places.push_back(key);
-  return found->second;
+  return number_of(s, key);
 }
 
 inline py::object line_of(PyCodeObject* code, int at) {
@@ -61,7 +90,7 @@ inline PyObject* alive(PyObject* weak) {
   return object == Py_None ? nullptr : object;
 }
 
-inline void enter_module(py::handle module, py::handle) {
+inline void enter_module(py::handle module) {
   State& s = state();
   PyObject* root = module_stack.empty() ? module.ptr() : module_stack.front().first;
   const ModuleKey key{root, module.ptr()};
@@ -79,7 +108,7 @@ inline void enter_module(py::handle module, py::handle) {
   module_stack.emplace_back(module.ptr(), number);
 }
 
-inline void leave_module(py::handle module, py::handle, py::handle output) {
+inline void leave_module(py::handle module, py::handle output) {
   while (!module_stack.empty()) {
     PyObject* top = module_stack.back().first;
     module_stack.pop_back();

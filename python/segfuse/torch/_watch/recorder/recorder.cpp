@@ -15,7 +15,7 @@
 namespace recorder {
 namespace {
 
-const Facts& facts_of(State& s, const c10::OperatorHandle& op) {
+const Facts& ask_facts(State& s, const c10::OperatorHandle& op) {
   const void* key = &op.schema();
   {
     const std::lock_guard lock(s.mutex);
@@ -36,6 +36,19 @@ const Facts& facts_of(State& s, const c10::OperatorHandle& op) {
   facts.rule = rule_of(name.name, name.overload_name);
   const std::lock_guard lock(s.mutex);
   return s.facts.emplace(key, std::move(facts)).first->second;
+}
+
+// Each thread remembers what it asked for since the start.
+const Facts& facts_of(State& s, const c10::OperatorHandle& op) {
+  thread_local ska::flat_hash_map<const void*, const Facts*> known;
+  thread_local uint64_t start = 0;
+  if (const uint64_t now = s.starts; now != start) {
+    known.clear();
+    start = now;
+  }
+  const Facts*& facts = known[&op.schema()];
+  if (facts == nullptr) facts = &ask_facts(s, op);
+  return *facts;
 }
 
 uint64_t this_thread() { return uint64_t(pthread_self()); }
@@ -68,28 +81,25 @@ int node_name(State& s, Node& node, const std::string& of_python) {
     if (is_new) s.node_names.push_back(of_python);
     return found->second;
   }
-  const auto [found, is_new] =
-      s.nodes.emplace(std::type_index(typeid(node)), int(s.node_names.size()));
+  const auto [found, is_new] = s.nodes.emplace(&typeid(node), int(s.node_names.size()));
   if (is_new) s.node_names.push_back(node.name());
   return found->second;
 }
 
 // Records are used again with the room that their lists have.
 Record& new_record(State& s) {
+  s.met.reset();
   if (s.used == s.records.size()) s.records.emplace_back();
   return s.records[s.used++];
 }
 
-void remember_operands(State& s, Record& record, const Call& call) {
-  record.operands.reserve(4);
-  for (size_t i = 0; i < call.arguments.size(); ++i) {
+void remember_operands(State& s, Record& record, const Call& call, const Handles& written) {
+  const auto& arguments = call.lists.arguments;
+  for (size_t i = 0; i < arguments.size(); ++i) {
     bool is_written = false;
     for (const size_t w : call.facts.written) is_written = is_written || w == i;
-    each_tensor(call.arguments[i], [&](const Tensor& tensor, int position) {
-      bool overwritten = is_written;
-      for (const auto& other : call.written) {
-        overwritten = overwritten || other.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl();
-      }
+    each_tensor(arguments[i], [&](const Tensor& tensor, int position) {
+      const bool overwritten = is_written || written.has(tensor);
       record.operands.push_back(
           {weak_of(tensor), key_of(tensor), int(i), position, version_of(tensor), overwritten});
       if (!s.unwritten.empty()) {
@@ -102,46 +112,57 @@ void remember_operands(State& s, Record& record, const Call& call) {
   }
 }
 
-// Copies the arguments, with tensors of their own in place of those that autograd counts.
-void keep_arguments(Record& record, Call& call) {
-  record.arguments.assign(call.arguments.begin(), call.arguments.end());
-  for (auto& value : record.arguments) {
-    if (value.isTensor() && is_plain(value.toTensor())) value = detached(value.toTensor());
+void keep_arguments(Record& record, const Call& call) {
+  int place = 0;
+  for (const auto& value : call.lists.arguments) {
+    if (value.isTensor() && is_plain(value.toTensor())) {
+      record.kept.emplace_back(place, Kept(value.toTensor()));
+      record.arguments.emplace_back();
+    } else {
+      record.arguments.push_back(value);
+    }
+    ++place;
+  }
+}
+
+// Adds what is on the stack to what the operation wrote in place, each once.
+void add_returned(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                  const Handles& written, Lists& lists) {
+  const size_t first = stack.size() - op.schema().returns().size();
+  const bool in_place = !lists.written.empty();
+  for (size_t i = first; i < stack.size(); ++i) {
+    each_tensor(stack[i], [&](const Tensor& tensor, int position) {
+      if (in_place && written.has(tensor)) return;
+      lists.results.push_back(&tensor);
+      lists.from.push_back({in_place ? -1 : int(i - first), position});
+    });
   }
 }
 
 void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stack, Call& call) {
-  const size_t returns = op.schema().returns().size();
-  c10::SmallVector<Tensor, 4> results(call.written.begin(), call.written.end());
-  c10::SmallVector<From, 4> from(call.from.begin(), call.from.end());
-  const size_t first = stack.size() - returns;
-  for (size_t i = first; i < stack.size(); ++i) {
-    each_tensor(stack[i], [&](const Tensor& tensor, int position) {
-      for (const auto& other : results) {
-        if (other.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl()) return;
-      }
-      results.push_back(tensor);
-      from.push_back({call.written.empty() ? int(i - first) : -1, position});
-    });
-  }
+  std::vector<const Tensor*>& results = call.lists.results;
+  const size_t count_written = call.lists.written.size();
+  const Handles written(call.lists.written);
+  add_returned(op, stack, written, call.lists);
   const auto node = torch::autograd::get_current_node();
   const std::string of_python = name_of_python(node);
-  const std::lock_guard lock(s.mutex);
+  const Lock lock(s);
   forget_operands(s, call);
   if (call.facts.unwritten) {
-    for (const auto& tensor : results) {
-      s.bounds.forget(tensor);
-      s.unwritten.insert_or_assign(key_of(tensor), std::pair(weak_of(tensor), call.place));
+    for (const Tensor* tensor : results) {
+      s.bounds.forget(*tensor);
+      s.unwritten.insert_or_assign(key_of(*tensor), std::pair(weak_of(*tensor), call.place));
     }
     return;
   }
   if (!node && at::GradMode::is_enabled()) note_origin(s, op, call.place, call.module);
   bool any = false;
-  for (const auto& tensor : results) any = any || has_numbers(tensor);
+  for (const Tensor* tensor : results) any = any || has_numbers(*tensor);
   const bool casts = call.facts.cast && !any;
   if (!any && !casts && !call.facts.reads) return;
   ++s.operations;
-  const Bound bound = results.size() == 1 ? bound_of(s, call, results[0], from[0]) : Bound();
+  const Bound bound =
+      results.size() == 1 ? bound_of(s, call, *results[0], call.lists.from[0]) : Bound();
   Record& record = new_record(s);
   record.number = ++s.number;
   record.step = s.step;
@@ -154,28 +175,29 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
     record.sequence = int64_t(node->sequence_nr());
   }
   if (any && bound.known() && !bound.assumed) {
-    add_proven(s, record, results[0], !call.written.empty(), bound);
+    add_proven(s, record, *results[0], count_written > 0, bound);
     return;
   }
-  remember_operands(s, record, call);
+  remember_operands(s, record, call, written);
   if (casts || call.facts.reads) {
     record.kind = casts ? Kind::cast : Kind::read;
     results.clear();
-    for (const auto& value : call.arguments) {
-      each_tensor(value, [&](const Tensor& tensor, int) { results.push_back(tensor); });
+    for (const auto& value : call.lists.arguments) {
+      each_tensor(value, [&](const Tensor& tensor, int) { results.push_back(&tensor); });
     }
   }
-  record.results.reserve(results.size());
   const Site site{&call.facts, call.place};
   for (size_t i = 0; i < results.size(); ++i) {
-    if (!has_numbers(results[i])) continue;
+    const Tensor& result = *results[i];
+    if (!has_numbers(result)) continue;
     if (record.kind != Kind::operation) {
-      add_result(s, record, results[i], Role::operand, false, {}, nullptr);
+      add_result(s, record, result, Role::operand, false, {}, nullptr);
     } else {
-      const bool is_written = i < call.written.size();
-      add_result(s, record, results[i], Role::result, is_written,
-                 results.size() == 1 ? bound : bound_of(s, call, results[i], from[i]),
-                 call.facts.owned ? &site : nullptr, is_written && from[i].item >= 0);
+      const bool is_written = i < count_written;
+      const From& from = call.lists.from[i];
+      add_result(s, record, result, Role::result, is_written,
+                 results.size() == 1 ? bound : bound_of(s, call, result, from),
+                 call.facts.owned ? &site : nullptr, is_written && from.item >= 0);
     }
   }
   keep_arguments(record, call);
@@ -187,13 +209,46 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
 
 // What the operation overwrites, where that is small and on the CPU.
 Tensor copy_of(const Facts& facts, const c10::OperatorHandle& op,
-               const std::vector<Tensor>& written) {
-  if (!facts.makes || written.size() != 1 || !has_numbers(written[0])) return {};
-  if (!written[0].is_cpu() || written[0].numel() > SMALL) return {};
+               const std::vector<const Tensor*>& written) {
+  if (!facts.makes || written.size() != 1 || !has_numbers(*written[0])) return {};
+  if (!written[0]->is_cpu() || written[0]->numel() > SMALL) return {};
   if (op.schema().arguments()[facts.written[0]].is_out()) return {};
   const Below below;
-  return written[0].detach().clone();
+  return written[0]->detach().clone();
 }
+
+void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet after,
+                torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard inside(KEY);
+  op.redispatchBoxed(after, stack);
+}
+
+// What a collective writes arrives later.
+void before_collective(State& s, const c10::OperatorHandle& op, const Facts& facts,
+                       const torch::jit::Stack& stack) {
+  const size_t count = op.schema().arguments().size();
+  std::vector<const Tensor*> written;
+  for (const size_t i : facts.written) {
+    const IValue& argument = *(stack.end() - std::ptrdiff_t(count - i));
+    each_tensor(argument, [&](const Tensor& t, int) { written.push_back(&t); });
+  }
+  const Lock lock(s);
+  before_write(s, written);
+  for (const Tensor* tensor : written) s.written.erase(key_of(*tensor));
+}
+
+int place_of_call(State& s) {
+  PyThreadState* const thread = Py_IsInitialized() ? PyGILState_GetThisThreadState() : nullptr;
+  if (thread == nullptr) return -1;
+  if (runs_no_python(thread) && s.used < MOST_RECORDS) return s.no_place;
+  const Gil gil(thread);
+  const int place = place_here(s);
+  if (s.used >= MOST_RECORDS) s.on_full();
+  return place;
+}
+
+// Lists with room, for the thread's next call.
+thread_local Lists spare_lists;
 
 void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   State& s = state();
@@ -204,55 +259,61 @@ void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
   }
   const Facts& facts = facts_of(s, op);
   if (facts.view) {
-    if (!facts.written.empty()) {  // a collective: what it writes arrives later
-      const size_t count = op.schema().arguments().size();
-      std::vector<Tensor> written;
-      for (const size_t i : facts.written) {
-        const c10::IValue& argument = *(stack->end() - std::ptrdiff_t(count - i));
-        each_tensor(argument, [&](const Tensor& t, int) { written.push_back(t); });
-      }
-      const std::lock_guard lock(s.mutex);
-      before_write(s, written);
-      for (const auto& tensor : written) s.written.erase(key_of(tensor));
-    }
-    const c10::impl::ExcludeDispatchKeyGuard inside(KEY);
-    op.redispatchBoxed(after, stack);
+    if (!facts.written.empty()) before_collective(s, op, facts, *stack);
+    redispatch(op, after, stack);
     return;
   }
   if (facts.reads && is_finite_on_host(stack->back())) {
-    {
-      const c10::impl::ExcludeDispatchKeyGuard inside(KEY);
-      op.redispatchBoxed(after, stack);
-    }
-    const std::lock_guard lock(s.mutex);
+    redispatch(op, after, stack);
+    const Lock lock(s);
     ++s.operations;
     ++s.number;
     return;
   }
-  Call call{facts, -1, module_stack.empty() ? -1 : module_stack.back().second, {}, {}, {}, {}};
-  if (Py_IsInitialized() && PyGILState_GetThisThreadState() != nullptr) {
-    const py::gil_scoped_acquire gil;
-    call.place = place_here(s);
-    if (s.used >= MOST_RECORDS) s.on_full();
-  }
-  const size_t count = op.schema().arguments().size();
-  call.arguments.assign(stack->end() - std::ptrdiff_t(count), stack->end());
+  Call call{facts,
+            place_of_call(s),
+            module_stack.empty() ? -1 : module_stack.back().second,
+            std::move(spare_lists),
+            {}};
+  Lists& lists = call.lists;
+  lists.arguments.assign(stack->end() - std::ptrdiff_t(op.schema().arguments().size()),
+                         stack->end());
   for (size_t i = 0; i < facts.written.size(); ++i) {
-    each_tensor(call.arguments[facts.written[i]], [&](const Tensor& t, int position) {
-      call.written.push_back(t);
-      call.from.push_back({int(i), position});
+    each_tensor(lists.arguments[facts.written[i]], [&](const Tensor& t, int position) {
+      lists.written.push_back(&t);
+      lists.from.push_back({int(i), position});
     });
   }
-  if (!call.written.empty()) {
-    const std::lock_guard lock(s.mutex);
-    before_write(s, call.written);
+  lists.results = lists.written;
+  if (!lists.written.empty()) {
+    const Lock lock(s);
+    before_write(s, lists.written);
   }
-  call.before = copy_of(facts, op, call.written);
-  {
-    const c10::impl::ExcludeDispatchKeyGuard inside(KEY);
-    op.redispatchBoxed(after, stack);
-  }
+  call.before = copy_of(facts, op, lists.written);
+  redispatch(op, after, stack);
   look(s, op, *stack, call);
+  lists.clear();
+  spare_lists = std::move(lists);
+}
+
+// Views of PyTorch's own are not looked at, so they need not come by.
+void let_views_through(torch::Library& library) {
+  const auto aliases = [](const c10::Argument& argument) {
+    return argument.alias_info() != nullptr && !argument.alias_info()->isWrite();
+  };
+  const auto writes = [](const c10::Argument& argument) {
+    return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  };
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op || !name.name.starts_with("aten::")) continue;
+    const auto& arguments = op->schema().arguments();
+    const auto& returns = op->schema().returns();
+    if (std::any_of(returns.begin(), returns.end(), aliases) &&
+        std::none_of(arguments.begin(), arguments.end(), writes)) {
+      library.impl(c10::toString(name).c_str(), torch::CppFunction::makeFallthrough());
+    }
+  }
 }
 
 // --- for Python ---
@@ -263,6 +324,7 @@ void start(py::object facts, py::object kind, py::object result, py::object full
   static const bool registered = [] {
     auto* library = new torch::Library(torch::Library::IMPL, "_", KEY, __FILE__, __LINE__);
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&watched>());
+    let_views_through(*new torch::Library(torch::Library::IMPL, "aten", KEY, __FILE__, __LINE__));
     pthread_atfork(nullptr, nullptr, [] { state().on = false; });
     return true;
   }();
@@ -285,6 +347,8 @@ void start(py::object facts, py::object kind, py::object result, py::object full
   s.guess_of.clear();
   s.origins.clear();
   s.facts.clear();
+  ++s.starts;
+  s.no_place = number_of(s, PlaceKey{nullptr, 0, nullptr, 0});
   s.on = true;
   c10::impl::tls_set_dispatch_key_included(KEY, true);
 }
@@ -295,11 +359,10 @@ void stop() {
 }
 
 // With `bounded`, what operations have left there need not be read again.
-int expect(int arrival, const std::vector<py::object>& tensors, const py::object& guard,
-           bool bounded) {
+int expect(int arrival, const py::list& tensors, const py::object& guard, bool bounded) {
   State& s = state();
   const int place = place_here(s);
-  const std::lock_guard lock(s.mutex);
+  const Lock lock(s);
   Record& record = new_record(s);
   record.place = place;
   record.number = s.number;
@@ -313,28 +376,24 @@ int expect(int arrival, const std::vector<py::object>& tensors, const py::object
     record.guard = enqueue(s, own);
   }
   const Site site{nullptr, place};
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const Tensor& tensor = THPVariable_Unpack(tensors[i].ptr());
+  int64_t number = -1;
+  for (const py::handle object : tensors) {
+    ++number;
+    const Tensor& tensor = THPVariable_Unpack(object.ptr());
     if (!has_numbers(tensor)) continue;
-    const auto found = s.written.find(key_of(tensor));
-    if (found != s.written.end() && found->second >= 0) {  // the operation's reduction is this one
-      record.results.push_back({Tensor(),
-                                weak_of(tensor),
-                                key_of(tensor),
-                                tensor.scalar_type(),
-                                {},
-                                false,
-                                0,
-                                found->second});
+    StorageImpl* const key = key_of(tensor);
+    const auto found = s.written.find(key);
+    if (found != s.written.end() && found->second.slot >= 0 && (found->second.read || bounded)) {
+      // The operation's reduction is this one.
+      record.results.emplace_back(tensor, key, false, found->second.slot);
     } else {
       const Bound bound = bounded ? s.bounds.of(tensor) : Bound();
+      if (bound.known() && !bound.assumed) continue;
       add_result(s, record, tensor, Role::arrival, false, bound, &site);
-      record.results.back().tensor = Tensor();
       record.results.back().covers = false;
       after_enqueue(s);
     }
-    record.results.back().shape = tensor.sizes().vec();
-    record.results.back().version = int64_t(i);  // which of the names is its own
+    record.results.back().version = number;  // which of the names is its own
   }
   return int(s.used);
 }
@@ -342,7 +401,7 @@ int expect(int arrival, const std::vector<py::object>& tensors, const py::object
 // Waits until all reductions have arrived.
 void finish() {
   State& s = state();
-  const std::lock_guard lock(s.mutex);
+  const Lock lock(s);
   reduce_bounded(s);
   reduce(s);
   s.values.assign(size_t(s.slots), 0.0);
@@ -365,7 +424,8 @@ void finish() {
       parts.push_back(other.values.narrow(0, 0, int64_t(other.slots.size())));
       slots.insert(slots.end(), other.slots.begin(), other.slots.end());
     }
-    const Tensor host = at::cat(parts).cpu().to(at::kDouble).contiguous();
+    const Tensor all = parts.size() == 1 ? parts[0] : at::cat(parts);
+    const Tensor host = all.cpu().to(at::kDouble).contiguous();
     const double* values = host.const_data_ptr<double>();
     for (size_t k = 0; k < slots.size(); ++k) s.values[size_t(slots[k])] = values[k];
   }
@@ -379,7 +439,7 @@ void finish() {
 
 void clear() {
   State& s = state();
-  const std::lock_guard lock(s.mutex);
+  const Lock lock(s);
   for (size_t i = 0; i < s.used; ++i) s.records[i].forget();
   s.used = 0;
   s.next = s.first_kept = 0;
@@ -391,6 +451,10 @@ void clear() {
   s.bounded.clear();
   s.reduced.clear();
   s.open.clear();
+  s.on_host.clear();
+  s.guesses.clear();
+  s.broken = Tensor();
+  s.broken_on_host = false;
   s.written.clear();
   for (auto i = s.unwritten.begin(); i != s.unwritten.end();) {
     i = i->second.first.expired() ? s.unwritten.erase(i) : std::next(i);
@@ -425,7 +489,13 @@ py::list arguments_of(const Record& record) {
   py::list out;
   if (!record.op) return out;
   const auto& names = record.op->schema().arguments();
+  auto kept = record.kept.begin();
   for (size_t i = 0; i < record.arguments.size(); ++i) {
+    if (kept != record.kept.end() && kept->first == int(i)) {
+      out.append(py::make_tuple(i, torch::jit::toPyObject(kept->second.tensor())));
+      ++kept;
+      continue;
+    }
     const auto& value = record.arguments[i];
     if (value.isTensor() && !value.toTensor().defined()) continue;  // an optional one
     const auto& standard = names[i].default_value();
@@ -450,7 +520,6 @@ py::dict told(State& s, const Record& record) {
   out["origin"] = origin_of(s, record.sequence);
   out["func"] = record.op ? func_of(*record.op) : py::object(py::none());
   out["arguments"] = arguments_of(record);
-  out["kept"] = record.kept;
   out["before"] =
       record.before.defined() ? torch::jit::toPyObject(record.before) : py::object(py::none());
   out["unwritten"] = place_at(s, record.unwritten);
@@ -463,10 +532,11 @@ py::dict told(State& s, const Record& record) {
   for (const auto& result : record.results) {
     // The reference is Python's StorageWeakRef's from here on.
     auto* weak = WeakStorage(result.storage).release();
+    const Tensor tensor = result.kept.tensor();
     results.append(py::make_tuple(
-        result.tensor.defined() ? torch::jit::toPyObject(result.tensor) : py::object(py::none()),
+        tensor.defined() ? torch::jit::toPyObject(tensor) : py::object(py::none()),
         reinterpret_cast<uintptr_t>(result.key),
-        result.tensor.defined() ? result.tensor.sizes().vec() : result.shape,
+        tensor.defined() ? tensor.sizes().vec() : result.kept.shape(),
         torch::jit::toPyObject(IValue(at::empty({0}, result.dtype))).attr("dtype"), result.covers,
         reinterpret_cast<uintptr_t>(weak), result.version, s.values[size_t(result.slot)]));
   }
@@ -494,6 +564,7 @@ PYBIND11_MODULE(segfuse_recorder, module) {
   using namespace recorder;
   module.def("start", &start);
   module.def("stop", &stop);
+  module.def("is_on", [] { return state().on.load(); });
   module.def("finish", &finish, py::call_guard<py::gil_scoped_release>());
   module.def("clear", &clear);
   module.def("next", &next);
@@ -521,7 +592,8 @@ PYBIND11_MODULE(segfuse_recorder, module) {
     const Bounds& b = state().bounds;
     return std::tuple(b.proven, b.pending, b.read, b.read_bytes);
   });
-  module.def("set_phase", [](std::string phase) { state().phase = std::move(phase); });
+  module.def("set_phase",
+             [](bool optimizer) { state().phase = optimizer ? "optimizer" : "forward"; });
   module.def("set_step", [](int64_t step) { state().step = step; });
   module.def("pending", [] { return state().used > 0; });
   module.def("operations", [] { return state().operations; });

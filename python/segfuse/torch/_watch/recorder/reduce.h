@@ -2,9 +2,12 @@
 
 #pragma once
 
+#include <recorder/largest.h>
 #include <recorder/state.h>
 
 namespace recorder {
+
+constexpr float NO_GUESS = std::numeric_limits<float>::quiet_NaN();
 
 inline Tensor reducible(const Tensor& tensor) {
   Tensor real = at::isComplexType(tensor.scalar_type())
@@ -23,6 +26,30 @@ inline int magnitude_type(at::ScalarType type) {
   }
 }
 
+// Whether its numbers can be read as they lie in memory: by segfuse's kernel, or on the host.
+inline bool lies_plainly(const State& s, const Tensor& tensor) {
+  return magnitude_type(tensor.scalar_type()) >= 0 && tensor.is_non_overlapping_and_dense() &&
+         (s.magnitudes != nullptr || tensor.is_cpu());
+}
+
+inline Pending pending_of(const State& s, const Tensor& tensor, int slot, float most) {
+  const auto type = tensor.scalar_type();
+  if (!lies_plainly(s, tensor)) return {slot, most, type, {}, 0, tensor.numel(), detached(tensor)};
+  const int64_t first = tensor.storage_offset() * int64_t(tensor.element_size());
+  return {slot, most, type, tensor.storage(), first, tensor.numel(), {}};
+}
+
+// Whether its memory is still there: a storage may be cut without an operation, as FSDP does.
+inline bool is_there(const Pending& pending) {
+  if (pending.storage) {
+    return size_t(pending.first + pending.bytes()) <= pending.storage.nbytes();
+  }
+  const Tensor& tensor = pending.tensor;
+  int64_t last = tensor.storage_offset();
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return size_t(last + 1) * tensor.element_size() <= tensor.storage().nbytes();
+}
+
 // Room for so many magnitudes, of 0, on the stream of what is pending.
 inline Reduced& room_for(State& s, const at::Device& device, size_t count) {
   constexpr size_t ROOM = 2048;
@@ -33,13 +60,8 @@ inline Reduced& room_for(State& s, const at::Device& device, size_t count) {
   }
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   s.open[key] = s.reduced.size();
-  s.reduced.push_back({at::zeros({int64_t(ROOM)}, options), {}, s.stream});
+  s.reduced.push_back({at::zeros({int64_t(std::max(ROOM, count))}, options), {}, s.stream});
   return s.reduced.back();
-}
-
-inline bool kernel_takes(const Tensor& tensor) {
-  return !tensor.is_cpu() && magnitude_type(tensor.scalar_type()) >= 0 &&
-         tensor.is_non_overlapping_and_dense();
 }
 
 inline float* broken_flag(State& s) {
@@ -50,22 +72,50 @@ inline float* broken_flag(State& s) {
   return s.broken.mutable_data_ptr<float>();
 }
 
+// As a tensor, for PyTorch's kernels.
+inline Tensor as_tensor(const Pending& pending) {
+  if (!pending.storage) return pending.tensor;
+  const auto options = at::TensorOptions().dtype(pending.type).device(pending.storage.device());
+  Tensor flat = at::empty({0}, options);
+  auto* const impl = flat.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(pending.storage);
+  const int64_t stride = 1, size = int64_t(c10::elementSize(pending.type));
+  impl->set_sizes_and_strides({&pending.count, 1}, {&stride, 1}, pending.first / size);
+  return flat;
+}
+
+inline void throw_away(State& s, std::vector<Pending>& list, std::vector<Pending>::iterator end) {
+  std::move(list.begin(), end, std::back_inserter(s.garbage.pending));
+  list.erase(list.begin(), end);
+}
+
+inline void reduce_on_host(State& s, const Pending& pending, bool only_if_broken) {
+  if (only_if_broken && !s.broken_on_host) return;
+  const double magnitude = largest_on_host(pending.data(), pending.count, pending.type);
+  s.on_host.emplace_back(pending.slot, magnitude);
+  if (!std::isnan(pending.most) && !(magnitude <= double(pending.most))) s.broken_on_host = true;
+}
+
 // By segfuse's kernel, many at once; what it cannot take stays in the queue.
 inline void reduce_at_once(State& s, Queue& queue, bool only_if_broken) {
-  if (s.magnitudes == nullptr || !s.stream) return;
   auto& list = queue.list;
+  const auto on_host = [&](const Pending& p) { return p.storage && p.storage.device().is_cpu(); };
+  auto rest = std::stable_partition(list.begin(), list.end(), on_host);
+  for (auto i = list.begin(); i != rest; ++i) reduce_on_host(s, *i, only_if_broken);
+  throw_away(s, list, rest);
+  if (s.magnitudes == nullptr || !s.stream) return;
   const auto takes = [&](const Pending& pending) {
-    return pending.tensor.device() == s.stream->device() && kernel_takes(pending.tensor);
+    return pending.storage && pending.storage.device() == s.stream->device();
   };
-  const auto rest = std::stable_partition(list.begin(), list.end(), takes);
+  rest = std::stable_partition(list.begin(), list.end(), takes);
   const size_t count = size_t(rest - list.begin());
   if (count == 0) return;
   Reduced& into = room_for(s, s.stream->device(), count);
   float* largest = into.values.mutable_data_ptr<float>() + into.slots.size();
   s.wanted.clear();
   for (auto pending = list.begin(); pending != rest; ++pending) {
-    s.wanted.push_back({pending->tensor.const_data_ptr(), uint64_t(pending->tensor.numel()),
-                        largest++, magnitude_type(pending->tensor.scalar_type()), pending->most});
+    s.wanted.push_back({pending->data(), uint64_t(pending->count), largest++,
+                        magnitude_type(pending->type), pending->most});
   }
   void* const stream = s.stream->id() == 0 ? nullptr : s.stream->native_handle();
   if (s.magnitudes(s.stream->device_index(), stream, s.wanted.data(), count, broken_flag(s),
@@ -76,48 +126,36 @@ inline void reduce_at_once(State& s, Queue& queue, bool only_if_broken) {
     return;
   }
   for (auto pending = list.begin(); pending != rest; ++pending) into.slots.push_back(pending->slot);
-  list.erase(list.begin(), rest);
-}
-
-// Whether its memory is still there: a storage may be cut without an operation, as FSDP does.
-inline bool is_there(const Tensor& tensor) {
-  int64_t last = tensor.storage_offset();
-  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
-  return size_t(last + 1) * tensor.element_size() <= tensor.storage().nbytes();
-}
-
-// On the host a guess is compared at once.
-inline void compare_guesses(State& s, const Queue& queue, const Reduced& out) {
-  if (!out.values.is_cpu()) return;
-  const double* values = out.values.const_data_ptr<double>();
-  for (size_t i = 0; i < out.slots.size(); ++i) {
-    for (const auto& pending : queue.list) {
-      if (pending.slot != out.slots[i] || std::isnan(pending.most)) continue;
-      s.broken_on_host = s.broken_on_host || !(values[i] <= double(pending.most));
-    }
-  }
+  throw_away(s, list, rest);
 }
 
 inline void reduce_queue(State& s, Queue& queue, bool only_if_broken) {
   if (queue.list.empty()) return;
   const Below below;
   const OnStream on(s.stream);
-  std::erase_if(queue.list, [](const auto& pending) { return !is_there(pending.tensor); });
-  for (auto& pending : queue.list) pending.tensor = reducible(pending.tensor);
+  const auto gone = std::stable_partition(queue.list.begin(), queue.list.end(),
+                                          [](const auto& pending) { return !is_there(pending); });
+  throw_away(s, queue.list, gone);
+  for (auto& pending : queue.list) {
+    if (pending.storage) continue;
+    s.garbage.values.emplace_back(pending.tensor);
+    pending = pending_of(s, reducible(pending.tensor), pending.slot, pending.most);
+  }
   reduce_at_once(s, queue, only_if_broken);
   std::map<std::tuple<int, int, bool>, std::vector<size_t>> groups;
-  for (size_t i = 0; i < queue.list.size(); ++i) {
-    const Tensor& tensor = queue.list[i].tensor;
+  std::vector<Tensor> all;
+  for (const auto& pending : queue.list) {
+    const Tensor& tensor = all.emplace_back(as_tensor(pending));
     if (only_if_broken && tensor.is_cpu() && !s.broken_on_host) continue;
     groups[{int(tensor.device().type()), int(tensor.scalar_type()),
             tensor.is_non_overlapping_and_dense()}]
-        .push_back(i);
+        .push_back(all.size() - 1);
   }
   for (const auto& [key, members] : groups) {
     std::vector<Tensor> tensors, norms;
     Reduced out;
     for (const size_t i : members) {
-      tensors.push_back(queue.list[i].tensor);
+      tensors.push_back(all[i]);
       out.slots.push_back(queue.list[i].slot);
     }
     const double infinity = std::numeric_limits<double>::infinity();
@@ -132,9 +170,9 @@ inline void reduce_queue(State& s, Queue& queue, bool only_if_broken) {
     } else {
       out.stream = s.stream;
     }
-    compare_guesses(s, queue, out);
     s.reduced.push_back(std::move(out));
   }
+  throw_away(s, queue.list, queue.list.end());
   queue.clear();
 }
 
@@ -150,6 +188,8 @@ inline void reduce_bounded(State& s) {
 
 // Before anything of a tensor is enqueued: with a second stream nothing is left for later.
 inline void meet_stream(State& s, const Tensor& tensor) {
+  if (s.met == tensor.device()) return;
+  s.met = tensor.device();
   const auto stream = stream_of(tensor);
   (stream ? s.cuda : s.cpu) = true;
   if (!stream) return;
@@ -166,19 +206,15 @@ inline void meet_stream(State& s, const Tensor& tensor) {
 // A guess of what is about to be read, if the reading compares it.
 inline float guess_at(State& s, const Tensor& tensor, const Site& site) {
   constexpr float USUAL = 65536;
-  if (!s.bounds.serves(tensor)) return std::numeric_limits<float>::quiet_NaN();
-  if (!tensor.is_cpu() && (s.magnitudes == nullptr || !kernel_takes(tensor))) {
-    return std::numeric_limits<float>::quiet_NaN();
-  }
+  if (!s.bounds.serves(tensor) || !lies_plainly(s, tensor)) return NO_GUESS;
   const auto found = s.guess_of.find(site);
   const float guess = found == s.guess_of.end() ? USUAL : found->second;
   if (tensor.scalar_type() != at::kHalf) return guess;
-  return guess <= USUAL ? 16000.0f : std::numeric_limits<float>::quiet_NaN();
+  return guess <= USUAL ? 16000.0f : NO_GUESS;
 }
 
 // To be read; its stream has been met.
-inline int enqueue(State& s, const Tensor& tensor,
-                   float most = std::numeric_limits<float>::quiet_NaN()) {
+inline int enqueue(State& s, const Tensor& tensor, float most = NO_GUESS) {
   const int slot = s.slots++;
   if (is_one_on_host(tensor)) {
     const double magnitude = std::abs(number_in(tensor));
@@ -188,16 +224,16 @@ inline int enqueue(State& s, const Tensor& tensor,
   }
   ++s.bounds.read;
   s.bounds.read_bytes += tensor.numel() * tensor.element_size();
-  s.pending.push({tensor, slot, most});
+  s.pending.push(pending_of(s, tensor, slot, most));
   return slot;
 }
 
 // What is checked later must not be written before.
-inline void before_write(State& s, const std::vector<Tensor>& written) {
-  for (const auto& tensor : written) {
-    if (s.bounded.has(key_of(tensor))) {
+inline void before_write(State& s, const std::vector<const Tensor*>& written) {
+  for (const Tensor* tensor : written) {
+    if (s.bounded.has(key_of(*tensor))) {
       reduce_bounded(s);
-    } else if (s.pending.has(key_of(tensor))) {
+    } else if (s.pending.has(key_of(*tensor))) {
       reduce(s);
     }
   }
@@ -219,7 +255,7 @@ inline bool settle_guesses(State& s) {
     const double found = s.values[size_t(guess.slot)];
     if (found <= double(guess.most)) continue;
     broken = true;
-    const float next = found <= 1e20 ? float(found) * 16 : std::numeric_limits<float>::quiet_NaN();
+    const float next = found <= 1e20 ? float(found) * 16 : NO_GUESS;
     const auto [known, is_new] = s.guess_of.emplace(guess.site, next);
     if (!is_new && !(next < known->second)) known->second = next;
   }
@@ -232,17 +268,16 @@ inline void let_go(State& s) {
     Record& record = s.records[s.first_kept++];
     s.kept_bytes -= record.bytes;
     record.bytes = 0;
-    record.kept = false;
+    if (record.before.defined()) s.garbage.values.emplace_back(std::move(record.before));
     record.before = Tensor();
+    for (auto& [place, kept] : record.kept) kept.take_away(s.garbage.values);
+    record.kept.clear();
     for (auto& value : record.arguments) {
-      if (value.isTensor() || value.isTensorList() || value.isOptionalTensorList())
-        value = IValue();
+      if (!value.isTensor() && !value.isTensorList() && !value.isOptionalTensorList()) continue;
+      s.garbage.values.push_back(std::move(value));
+      value = IValue();
     }
-    for (auto& result : record.results) {
-      if (!result.tensor.defined()) continue;
-      result.shape = result.tensor.sizes().vec();
-      result.tensor = Tensor();
-    }
+    for (auto& result : record.results) result.kept.take_away(s.garbage.values);
   }
 }
 

@@ -58,8 +58,8 @@ inline double sum_from_right(Seen& x) { return x.plus(x.of(1), x.of(2), x.of(0))
 inline double sum_without_scale(Seen& x) { return x.of(0) + x.of(1); }
 // a + value b c
 inline double plus_product(Seen& x) {
-  const double scaled = x.of(3) * x.of(1);
-  return x.within(scaled) < UNKNOWN ? x.plus(x.of(0), x.of(3), x.of(1) * x.of(2)) : UNKNOWN;
+  const double b = x.of(1), scale = x.of(3);
+  return x.within(scale * b) < UNKNOWN ? x.plus(x.of(0), scale, b * x.of(2)) : UNKNOWN;
 }
 // a + w (b - a) lies between a and b for 0 <= w <= 1
 inline double between(Seen& x) {

@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/flat_hash_map.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <recorder/bounds.h>
@@ -26,7 +27,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <typeindex>
+#include <typeinfo>
 #include <unordered_map>
 #include <vector>
 
@@ -56,14 +57,20 @@ struct Facts {
 };
 
 struct Result {
-  Tensor tensor;  // a detached one, so that autograd's counts of references stay what they are
+  Result(const Tensor& tensor, StorageImpl* key, bool covers, int slot)
+      : storage(weak_of(tensor)),
+        key(key),
+        dtype(tensor.scalar_type()),
+        covers(covers),
+        slot(slot) {}
+
+  Kept kept;
   WeakStorage storage;
   StorageImpl* key;
   at::ScalarType dtype;
-  std::vector<int64_t> shape;  // once the tensor is let go
   bool covers;
-  int64_t version;
   int slot;
+  int64_t version = 0;
 };
 
 struct Operand {
@@ -81,16 +88,16 @@ struct Record {
   int64_t step = 0;
   Kind kind = Kind::operation;
   std::optional<c10::OperatorHandle> op;
-  std::string phase;
+  const char* phase = "";
   int place = -1, module = -1, node = -1;
   int64_t sequence = -1;
-  std::vector<IValue> arguments;
+  std::vector<IValue> arguments;           // None in place of
+  std::vector<std::pair<int, Kept>> kept;  // the tensors among them, by their places
   std::vector<Operand> operands;
   std::vector<Result> results;
   Tensor before;
   int unwritten = -1;
   int64_t bytes = 0;
-  bool kept = true;
   int arrival = -1;
   int guard = -1;
 
@@ -101,10 +108,10 @@ struct Record {
     place = module = node = unwritten = arrival = guard = -1;
     sequence = -1;
     arguments.clear();
+    kept.clear();
     operands.clear();
     results.clear();
     before = Tensor();
-    kept = true;
   }
 };
 
@@ -116,10 +123,19 @@ struct Origin {
   int place = -1, module = -1;
 };
 
+// What will be reduced: memory that a kernel reads as it lies there, or else a tensor.
 struct Pending {
-  Tensor tensor;
   int slot;
   float most;  // what it is assumed not to exceed; NaN: nothing is assumed
+  at::ScalarType type;
+  c10::Storage storage;
+  int64_t first;  // byte
+  int64_t count;
+  Tensor tensor;
+
+  StorageImpl* key() const { return storage ? storage.unsafeGetStorageImpl() : key_of(tensor); }
+  int64_t bytes() const { return count * int64_t(c10::elementSize(type)); }
+  const void* data() const { return static_cast<const char*>(storage.data()) + first; }
 };
 
 // Where a result comes from: an operator (null: where numbers arrive), and a line.
@@ -141,16 +157,16 @@ struct Queue {
     return size_t((reinterpret_cast<uintptr_t>(key) * 0x9e3779b97f4a7c15ull) >> 54);
   }
   void push(Pending pending) {
-    const size_t bit = bit_of(key_of(pending.tensor));
+    const size_t bit = bit_of(pending.key());
     seen[bit / 64] |= uint64_t{1} << bit % 64;
-    bytes += pending.tensor.numel() * pending.tensor.element_size();
+    bytes += pending.bytes();
     list.push_back(std::move(pending));
   }
   bool has(const StorageImpl* key) const {
     const size_t bit = bit_of(key);
     if ((seen[bit / 64] >> bit % 64 & 1) == 0) return false;
     for (const auto& pending : list) {
-      if (key_of(pending.tensor) == key) return true;
+      if (pending.key() == key) return true;
     }
     return false;
   }
@@ -170,6 +186,19 @@ struct MagnitudeOf {
   float most;
 };
 
+// What ended under the lock: it ends after it, because the end of a tensor may ask for the GIL.
+struct Garbage {
+  std::vector<IValue> values;
+  std::vector<Pending> pending;
+};
+
+// The last operation that wrote a storage: the slot of its result if it covered it, and whether
+// that is read in any case.
+struct Written {
+  int slot;
+  bool read;
+};
+
 struct Reduced {
   Tensor values;
   std::vector<int> slots;
@@ -181,7 +210,15 @@ struct PlaceKey {
   int inner_at;
   PyCodeObject* outer;
   int outer_at;
-  auto operator<=>(const PlaceKey&) const = default;
+  bool operator==(const PlaceKey&) const = default;
+};
+
+struct HashOfPlace {
+  size_t operator()(const PlaceKey& key) const {
+    const auto inner = reinterpret_cast<uintptr_t>(key.inner) + size_t(key.inner_at);
+    const auto outer = reinterpret_cast<uintptr_t>(key.outer) + size_t(key.outer_at);
+    return inner * 0x9e3779b97f4a7c15ull ^ outer;
+  }
 };
 
 struct ModuleKey {
@@ -192,13 +229,15 @@ struct ModuleKey {
 // All that is guarded by `mutex`; the GIL is never asked for while it is held.
 struct State {
   std::mutex mutex;
+  Garbage garbage;
   std::atomic<bool> on{false};
+  std::atomic<uint64_t> starts{0};
   std::unordered_map<const void*, Facts> facts;
   std::deque<Record> records;
   size_t used = 0, next = 0, first_kept = 0;  // of the records
   int64_t kept_bytes = 0, keep_bytes = 0;
   int64_t number = 0, operations = 0, step = 1;
-  std::string phase = "forward";
+  const char* phase = "forward";
   Queue pending, bounded;  // to be read, and to be read if a guess was wrong
   Bounds bounds;
   std::vector<Guess> guesses;
@@ -214,19 +253,21 @@ struct State {
   std::vector<double> values;
   int slots = 0;
   std::optional<c10::Stream> stream;
+  std::optional<c10::Device> met;  // by the record that is being made
   bool many_streams = false, paused = false;
   bool cpu = false, cuda = false;
   std::unordered_map<StorageImpl*, std::pair<WeakStorage, int>> unwritten;
-  std::unordered_map<StorageImpl*, int> written;  // in place, by the last that covered it
+  ska::flat_hash_map<StorageImpl*, Written> written;  // in place
   std::vector<Origin> origins;
-  std::unordered_map<std::type_index, int> nodes;
+  ska::flat_hash_map<const std::type_info*, int> nodes;
   std::unordered_map<std::string, int> python_nodes;
   std::vector<std::string> node_names;
 
   // Guarded by the GIL.
-  std::unordered_map<PyCodeObject*, int> kinds;
-  std::map<PlaceKey, int> place_numbers;
+  ska::flat_hash_map<PyCodeObject*, int> kinds;
+  ska::flat_hash_map<PlaceKey, int, HashOfPlace> place_numbers;
   std::vector<PlaceKey> places;
+  int no_place = -1;  // of threads that run no Python
   std::map<ModuleKey, int> module_numbers;
   std::vector<std::pair<PyObject*, PyObject*>> modules;  // weak references
   py::object facts_of, kind_of, on_result, on_full;
@@ -236,6 +277,18 @@ inline State& state() {
   static auto* one = new State;  // never destroyed: threads may come after the interpreter's end
   return *one;
 }
+
+struct Lock {
+  explicit Lock(State& s) : state(s), guard(s.mutex) {}
+  ~Lock() {
+    const Garbage& garbage = state.garbage;
+    if (garbage.values.empty() && garbage.pending.empty()) return;
+    const Garbage taken = std::exchange(state.garbage, {});
+    guard.unlock();
+  }
+  State& state;
+  std::unique_lock<std::mutex> guard;
+};
 
 inline thread_local std::vector<std::pair<PyObject*, int>> module_stack;
 

@@ -4,6 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/InferenceMode.h>
+#include <algorithm>
+#include <typeinfo>
+#include <vector>
 
 namespace recorder {
 
@@ -12,9 +16,11 @@ using c10::IValue;
 using c10::StorageImpl;
 using WeakStorage = c10::weak_intrusive_ptr<StorageImpl>;
 
+// Nested tensors have no strides; what is in them is seen when they are unpacked.
 inline bool is_plain(const Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided &&
-         !tensor.key_set().has(c10::DispatchKey::Python) && tensor.has_storage();
+         !tensor.key_set().has(c10::DispatchKey::Python) && tensor.has_storage() &&
+         !tensor.is_nested();
 }
 
 inline bool has_numbers(const Tensor& tensor) {
@@ -50,5 +56,67 @@ inline void each_tensor(const IValue& value, F&& call) {
     }
   }
 }
+
+// A tensor for later, without the handle whose references autograd counts: from them it decides
+// whether it may take a gradient over. It is much cheaper than a handle of its own.
+class Kept {
+ public:
+  Kept() = default;
+  explicit Kept(const Tensor& tensor) {
+    const auto& impl = *tensor.unsafeGetTensorImpl();
+    if (typeid(impl) != typeid(c10::TensorImpl) || impl.is_meta() || impl.is_wrapped_number() ||
+        impl.dim() > MOST) {
+      other_ = detached(tensor);
+      dims_ = int(std::min<int64_t>(impl.dim(), MOST));
+      std::copy_n(impl.sizes().begin(), dims_, sizes_);
+      return;
+    }
+    storage_ = impl.storage();
+    version_ = impl.version_counter();
+    keys_ = impl.key_set();
+    dtype_ = impl.dtype();
+    offset_ = impl.storage_offset();
+    const auto sizes = impl.sizes(), strides = impl.strides();
+    dims_ = int(sizes.size());
+    std::copy(sizes.begin(), sizes.end(), sizes_);
+    std::copy(strides.begin(), strides.end(), strides_);
+  }
+
+  bool defined() const { return bool(storage_) || other_.defined(); }
+
+  std::vector<int64_t> shape() const { return std::vector(sizes_, sizes_ + dims_); }
+
+  // Leaves the shape.
+  void take_away(std::vector<IValue>& values) {
+    if (storage_) values.emplace_back(std::move(storage_));
+    if (other_.defined()) values.emplace_back(std::move(other_));
+    storage_ = c10::Storage();
+    other_ = Tensor();
+    version_ = c10::VariableVersion();
+  }
+
+  // The same numbers and version.
+  Tensor tensor() const {
+    if (!storage_) return other_;
+    const c10::InferenceMode as_it_was(!version_.enabled());
+    auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage_), keys_, dtype_);
+    const auto dims = size_t(dims_);
+    impl->set_sizes_and_strides({sizes_, dims}, {strides_, dims}, offset_);
+    if (version_.enabled()) impl->set_version_counter(version_);
+    return Tensor(std::move(impl));
+  }
+
+ private:
+  static constexpr int64_t MOST = 6;
+
+  Tensor other_;  // of a kind of its own
+  c10::Storage storage_;
+  c10::VariableVersion version_;
+  c10::DispatchKeySet keys_;
+  caffe2::TypeMeta dtype_;
+  int dims_ = 0;
+  int64_t offset_ = 0;
+  int64_t sizes_[MOST], strides_[MOST];
+};
 
 }  // namespace recorder
