@@ -99,8 +99,9 @@ class Products : public ::testing::Test {
     const std::vector<T> all = multiplied(pool_, a, b);
     const std::int64_t m = a.view.rows, n = b.view.columns;
     const auto count = static_cast<std::int64_t>(all.size());
-    // All of small products, and about a thousand elements of others.
-    const std::int64_t step = std::max<std::int64_t>(1, count / 1000 | 1);
+    // All of small products, and of others as many as a scalar loop computes in a moment.
+    const std::int64_t tried = std::clamp<std::int64_t>(4'000'000 / (a.view.columns + 1), 50, 1000);
+    const std::int64_t step = std::max<std::int64_t>(1, count / tried | 1);
     for (std::int64_t at = 0; at < count; at += step) {
       const T expected = element(a, b, at / (m * n), at / n % m, at % n);
       const T found = all[static_cast<std::size_t>(at)];
