@@ -78,27 +78,25 @@ class QuickCalls {
     if (!read(tensors, given)) return nb::bool_(false);
     const auto found = known_.find(given.key);
     if (found == known_.end()) return nb::none();
-    const KnownCall& known = found->second;
-    if (known.planned == nullptr || current_device() != given.device) return nb::bool_(false);
+    // Another thread may forget or replace it whenever Python runs.
+    const std::shared_ptr<const KnownCall> known = found->second;
+    if (known->planned == nullptr || current_device() != given.device) return nb::bool_(false);
     void* stream = nullptr;
     if (table_->current_stream(device_type_, given.device, &stream) != 0) nb::raise_python_error();
     if (stream == nullptr) stream = reinterpret_cast<void*>(kLegacyStream);
     nb::list results;
-    for (const MadeTensor& output : known.outputs) {
+    for (const MadeTensor& output : known->outputs) {
       nb::object made = make_(output.size, output.stride, output.dtype);
       nb::dlpack::dltensor view;
       if (table_->view(made.ptr(), &view) != 0) nb::raise_python_error();
       given.addresses.push_back(address_of(view));
       results.append(std::move(made));
     }
-    // Another thread may forget it.
-    const std::shared_ptr<DeviceFunction::Planned> planned = known.planned;
-    const nb::object program = known.program;
-    DeviceFunction& function = function_of(program);
+    DeviceFunction& function = function_of(known->program);
     bool done = false;
     {
       const nb::gil_scoped_release release;
-      done = function.run(*planned, given.addresses, stream);
+      done = function.run(*known->planned, given.addresses, stream);
     }
     return done ? nb::object(std::move(results)) : nb::object(nb::bool_(false));
   }
@@ -110,15 +108,15 @@ class QuickCalls {
     Arguments given;
     if (!read(tensors, given)) return;
     if (known_.size() >= kMaxKnown) known_.clear();
-    KnownCall known;
+    auto known = std::make_shared<KnownCall>();
     for (const auto& [size, stride, dtype] : outputs)
-      known.outputs.push_back({size, stride, dtype});
+      known->outputs.push_back({size, stride, dtype});
     DeviceFunction& function = function_of(program);
     {
       const nb::gil_scoped_release release;
-      known.planned = function.planned(prepared.inputs);
+      known->planned = function.planned(prepared.inputs);
     }
-    known.program = std::move(program);
+    known->program = std::move(program);
     known_.insert_or_assign(std::move(given.key), std::move(known));
   }
 
@@ -189,7 +187,7 @@ class QuickCalls {
   nb::object current_device_;
   std::vector<AxisOrder> orders_;
   std::vector<std::size_t> doubtful_;
-  std::unordered_map<std::string, KnownCall> known_;
+  std::unordered_map<std::string, std::shared_ptr<const KnownCall>> known_;
 };
 
 }  // namespace
