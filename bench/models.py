@@ -8,8 +8,8 @@ Prints a JSON list, one row for each model. Times are in ms, the median of REPEA
 take turns, so that what else the machine does falls on all of them. first_s is the first call with
 its compilation. error is the largest difference of loss and gradients from those of eager float64,
 each over the largest magnitude of its tensor; eager's own stands beside it. share is that of
-PyTorch's operations that segfuse runs. recompiled counts graphs that 20 further lengths of the
-input caused.
+PyTorch's operations that segfuse runs. peak_mib is what a step has at most of PyTorch's memory
+beyond what lay there before. recompiled counts graphs that 20 further lengths of the input caused.
 """
 
 from __future__ import annotations
@@ -281,10 +281,11 @@ def peak_of(function, x, device):
     if device != "cuda":
         return None
     torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     function(x)
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() / 2**20
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def row_of(name, a):
@@ -306,6 +307,7 @@ def row_of(name, a):
             costs["first_s"] = timed(one.train, x, a.device) / 1e3
             costs["error"], costs["worst"] = error_of(one, x, wide, wide_loss)
             costs["first_inference_s"] = timed(one.infer, x, a.device) / 1e3
+            one.model.zero_grad(set_to_none=True)
             costs["peak_mib"] = peak_of(one.train, x, a.device)
         except Exception as failed:  # a model that one backend cannot run is a result
             costs["failed"] = f"{type(failed).__name__}: {str(failed).splitlines()[0][:300]}"

@@ -216,6 +216,7 @@ NB_MODULE(_native, m) {
   segfuse::python::bind_fusions(m);
   segfuse::python::bind_programs(m);
   segfuse::python::bind_device_programs(m);
+  segfuse::python::bind_quick_calls(m);
   segfuse::python::bind_models(m);
   segfuse::python::bind_pretrained(m);
   segfuse::python::bind_doctor(m);

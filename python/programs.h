@@ -1,6 +1,6 @@
 #pragma once
 // Programs over tensors: how they are built, and how the caller's arrays go through them, on the
-// host (programs.cpp) or on a GPU (device_programs.cpp).
+// host (programs.cpp) or on a GPU (device/on_gpu.cpp).
 
 #include <nanobind/nanobind.h>
 
@@ -22,5 +22,7 @@ void bind_fusions(nb::module_& m);
 /// Programs that are ready to run.
 void bind_programs(nb::module_& m);
 void bind_device_programs(nb::module_& m);
+/// Calls of them with one call from Python.
+void bind_quick_calls(nb::module_& m);
 
 }  // namespace segfuse::python

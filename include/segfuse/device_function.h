@@ -60,6 +60,15 @@ class DeviceFunction {
   /// the program, of its type and shape; inputs that the program overwrites are.
   void run(std::span<const ForeignArray> inputs, std::span<const ForeignArray> outputs,
            void* stream);
+  /// What is planned for inputs of certain shapes, none of which is looked at again.
+  struct Planned;
+  /// Nothing where a run has to look at its arrays: where the program overwrites an input, or has a
+  /// CRF. It is of this function, and may outlive it.
+  std::shared_ptr<Planned> planned(std::span<const Shape> inputs);
+  /// A run on the caller's stream by the addresses of its inputs, then of its outputs, in the
+  /// device's memory and without gaps; what is empty may be null. False where run() has to do it,
+  /// and nothing has been done: an address is not aligned, or there are too many streams.
+  bool run(const Planned& planned, std::span<void* const> addresses, void* stream);
   /// On stream(), which is the library's.
   std::vector<Tensor> run(std::span<const ForeignArray> inputs);
   void* stream() const;

@@ -14,6 +14,7 @@ from . import _arrays, _native
 from ._arrays import TORCH, Kind
 from ._errors import UsageError
 
+_CUDA = 2  # as DLPack numbers devices
 _LEGACY_STREAM = 1  # how CUDA's default stream is called where 0 would mean "none"
 _BYTES = {
     "bool": 1,
@@ -208,6 +209,24 @@ class Runner:
         )
         return results
 
+    def make_known(
+        self,
+        quick: _native.QuickCalls,
+        tensors: tuple[Any, ...],
+        prepared: _native.Prepared,
+        outputs: list[tuple[Any, Any]],
+        orders: Sequence[list[int] | None],
+    ) -> None:
+        """Lets `quick` do calls with tensors like these; axes of results go to `orders`."""
+        made = []
+        for (shape, dtype), order in zip(outputs, orders, strict=True):
+            strides = [1] * len(shape)
+            for axis in range(len(shape) - 1, 0, -1):
+                strides[axis - 1] = strides[axis] * max(shape[axis], 1)
+            axes = range(len(shape)) if order is None else order
+            made.append((tuple(shape[i] for i in axes), tuple(strides[i] for i in axes), dtype))
+        quick.add(tensors, self._native, prepared, made)
+
     # --- JAX and others ---
 
     def _item(self, name: str, array: Any, kind: Kind, place: int) -> Any:
@@ -223,6 +242,22 @@ class Runner:
         if strides is not None:
             strides = [stride // item for stride in strides]
         return known["data"][0], strides, known.get("stream") or 0, array
+
+
+def quick_calls(
+    orders: Sequence[list[int] | None], doubtful: Sequence[int]
+) -> _native.QuickCalls | None:
+    """For programs of so many tensors of PyTorch, whose axes they have in `orders`; nothing where
+    PyTorch has no table of C functions. `doubtful` are the inputs that may be negated views."""
+    torch = sys.modules["torch"]
+    table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    make = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+    current = getattr(torch._C, "_cuda_getDevice", None)
+    if table is None or make is None or current is None or not _native.QuickCalls.reads(table):
+        return None
+    types = torch.Tensor, torch.nn.Parameter
+    each = [order or [] for order in orders]
+    return _native.QuickCalls(table, types, _CUDA, make, current, each, list(doubtful))
 
 
 def _host_array(name: str, array: Any, kind: Kind) -> np.ndarray:

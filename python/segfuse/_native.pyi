@@ -2,6 +2,7 @@
 
 import enum
 import pathlib
+from collections.abc import Callable
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -240,6 +241,28 @@ class DeviceProgram:
     def run_on_copies(self, arrays: list[Any], overwritten: list[int]) -> list[np.ndarray]: ...
     def check(self) -> None: ...
     def stream(self) -> int: ...
+
+class QuickCalls:
+    def __init__(
+        self,
+        table: Any,
+        types: tuple[type, ...],
+        device_type: int,
+        make: Callable[..., Any],
+        current_device: Callable[[], int],
+        orders: list[list[int]],
+        doubtful: list[int],
+    ) -> None: ...
+    @staticmethod
+    def reads(table: Any) -> bool: ...
+    def call(self, tensors: tuple[Any, ...]) -> list[Any] | bool | None: ...
+    def add(
+        self,
+        tensors: tuple[Any, ...],
+        program: DeviceProgram,
+        prepared: Prepared,
+        outputs: list[tuple[Any, Any, Any]],
+    ) -> None: ...
 
 _Attributes: TypeAlias = list[tuple[str, str]]
 

@@ -9,10 +9,22 @@
 
 namespace segfuse::runtime {
 
+namespace {
+
+std::vector<std::byte*> addresses_of(std::span<const Buffer> buffers) {
+  std::vector<std::byte*> addresses;
+  addresses.reserve(buffers.size());
+  for (const Buffer& buffer : buffers) addresses.push_back(buffer.address());
+  return addresses;
+}
+
+}  // namespace
+
 /// One run while it is enqueued.
 struct PlanRunner::Running {
   std::span<const Buffer> given;
-  StreamId first;  ///< in place of streams_[0]
+  std::vector<std::byte*> addresses;  ///< of `given`
+  StreamId first;                     ///< in place of streams_[0]
   Buffer arena;
   Frontier former;                ///< uses of the arena's memory before this run
   std::vector<StreamTick> ticks;  ///< of the steps enqueued so far
@@ -21,11 +33,9 @@ struct PlanRunner::Running {
 
 PlanRunner::PlanRunner(plan::Plan plan, std::vector<PlanFunction> functions, Heap& heap,
                        Executor& executor, std::vector<StreamId> streams)
-    : plan_(std::move(plan)),
-      functions_(std::move(functions)),
-      heap_(&heap),
-      executor_(&executor),
-      streams_(std::move(streams)) {
+    : plan_(std::move(plan)), heap_(&heap), executor_(&executor), streams_(std::move(streams)) {
+  for (PlanFunction& function : functions)
+    functions_.push_back(std::make_shared<const PlanFunction>(std::move(function)));
   plan::verify(plan_);
   if (streams_.empty())
     throw UsageError(fmt::format("plan {}: no stream was given to run on", plan_.name));
@@ -62,6 +72,7 @@ void PlanRunner::run(std::span<const Buffer> given, StreamId first) {
   check(given);
   Running running;
   running.given = given;
+  running.addresses = addresses_of(given);
   running.first = first;
   running.begun.assign(streams_.size(), false);
   if (placement_.arena_bytes > 0) {
@@ -84,39 +95,74 @@ void PlanRunner::run(std::span<const Buffer> given, StreamId first) {
   note();
 }
 
-Work PlanRunner::work(const plan::Step& step, std::vector<std::byte*> addresses) const {
-  return {step.name, [function = functions_[step.function], addresses = std::move(addresses)](
-                         StreamHandle stream) { function(stream, addresses); }};
-}
-
 /// What a step touches in one run.
 struct PlanRunner::Bound {
   std::vector<std::byte*> addresses;
   std::vector<MemoryAccess> accesses;
-  std::vector<Use> given;  ///< uses of buffers that were given
   bool scratch = false;
 };
 
-PlanRunner::Bound PlanRunner::bind(const plan::Step& step, const Buffer& arena,
-                                   std::span<const Buffer> given) const {
-  Bound bound;
+StreamTick PlanRunner::run_in_order(std::span<std::byte* const> given, StreamId stream) {
+  Timeline& timeline = executor_->timeline();
+  Device& device = timeline.device(stream);
+  Buffer arena;
+  if (placement_.arena_bytes > 0) {
+    arena = heap_->allocate(placement_.arena_bytes, stream, "scratch");
+    timeline.order_after(stream, executor_->uses_of(arena));
+  }
+  const auto note = [&](StreamTick now) {
+    if (arena) executor_->note(arena, Frontier(now));
+    return now;
+  };
+  try {
+    return note(timeline.enqueue(stream, [&](StreamHandle handle) {
+      Bound bound;
+      for (const plan::Step& step : plan_.steps) {
+        bind(step, arena.address(), given, bound);
+        put(device, handle, step, bound);
+      }
+    }));
+  } catch (...) {
+    note(timeline.touch(stream));  // what was enqueued uses the arena
+    throw;
+  }
+}
+
+Work PlanRunner::work(const plan::Step& step, const std::vector<std::byte*>& addresses) const {
+  return {step.name, [function = functions_[step.function], addresses](StreamHandle stream) {
+            (*function)(stream, addresses);
+          }};
+}
+
+void PlanRunner::bind(const plan::Step& step, std::byte* arena, std::span<std::byte* const> given,
+                      Bound& bound) const {
+  bound.addresses.clear();
+  bound.accesses.clear();
+  bound.scratch = false;
   const auto add = [&](plan::BufferId id, bool write) {
     const plan::BufferSpec& buffer = plan_.buffers[id.index];
-    std::byte* address = nullptr;
-    if (buffer.kind == plan::BufferSpec::Kind::kScratch) {
-      address = arena.address() + placement_.offsets[id.index];
-      bound.scratch = true;
-    } else {
-      const Buffer& from = given[given_[id.index]];
-      address = from.address();
-      bound.given.push_back({from, write});
-    }
+    const bool scratch = buffer.kind == plan::BufferSpec::Kind::kScratch;
+    std::byte* const address =
+        scratch ? arena + placement_.offsets[id.index] : given[given_[id.index]];
+    bound.scratch = bound.scratch || scratch;
     bound.addresses.push_back(address);
-    if (buffer.bytes > 0) bound.accesses.push_back({address, buffer.bytes, write, buffer.name});
+    if (buffer.bytes > 0 && address != nullptr)
+      bound.accesses.push_back({address, buffer.bytes, write, buffer.name});
   };
   for (const plan::BufferId id : step.reads) add(id, false);
   for (const plan::BufferId id : step.writes) add(id, true);
-  return bound;
+}
+
+/// Of the buffers that were given.
+std::vector<Use> PlanRunner::uses(const plan::Step& step, std::span<const Buffer> given) const {
+  std::vector<Use> uses;
+  const auto add = [&](plan::BufferId id, bool write) {
+    if (plan_.buffers[id.index].kind != plan::BufferSpec::Kind::kScratch)
+      uses.push_back({given[given_[id.index]], write});
+  };
+  for (const plan::BufferId id : step.reads) add(id, false);
+  for (const plan::BufferId id : step.writes) add(id, true);
+  return uses;
 }
 
 void PlanRunner::put(Device& device, StreamHandle stream, const plan::Step& step,
@@ -128,6 +174,7 @@ void PlanRunner::put(Device& device, StreamHandle stream, const plan::Step& step
                            plan_.buffers[step.writes[0].index].bytes));
       break;
     case plan::Step::Kind::kFill:
+      if (bound.addresses[0] == nullptr) break;  // what is empty
       device.fill(stream, bound.addresses[0], step.value,
                   plan_.buffers[step.writes[0].index].bytes);
       break;
@@ -143,9 +190,11 @@ void PlanRunner::enqueue(Running& running, std::uint32_t number) {
   const plan::Placement::Step& placed = placement_.steps[number];
   const auto lane = static_cast<std::size_t>(placed.stream);
   const StreamId stream = lane == 0 ? running.first : streams_[lane];
-  const Bound bound = bind(step, running.arena, running.given);
+  Bound bound;
+  bind(step, running.arena.address(), running.addresses, bound);
+  const std::vector<Use> used = uses(step, running.given);
 
-  Frontier needed = executor_->before(stream, bound.given, step.name.c_str(), false);
+  Frontier needed = executor_->before(stream, used, step.name.c_str(), false);
   for (const std::uint32_t other : placed.waits) needed.raise(running.ticks[other]);
   if (bound.scratch && !running.begun[lane]) {
     needed.join(running.former);
@@ -157,12 +206,12 @@ void PlanRunner::enqueue(Running& running, std::uint32_t number) {
   const StreamTick now =
       timeline.enqueue(stream, [&](StreamHandle handle) { put(device, handle, step, bound); });
   running.ticks.push_back(now);
-  executor_->after(stream, bound.given, now);
+  executor_->after(stream, used, now);
 }
 
 // The waits are those of the placement, between the streams of the capture.
 void PlanRunner::capture(Device& device, std::span<const StreamHandle> streams, const Buffer& arena,
-                         std::span<const Buffer> given) const {
+                         std::span<std::byte* const> given) const {
   std::vector<bool> awaited(plan_.steps.size(), false);
   for (const plan::Placement::Step& step : placement_.steps)
     for (const std::uint32_t other : step.waits) awaited[other] = true;
@@ -171,12 +220,14 @@ void PlanRunner::capture(Device& device, std::span<const StreamHandle> streams, 
     for (const EventHandle event : events)
       if (event) device.destroy_event(event);
   };
+  Bound bound;
   try {
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
       const plan::Placement::Step& placed = placement_.steps[i];
       const StreamHandle stream = streams[static_cast<std::size_t>(placed.stream)];
       for (const std::uint32_t other : placed.waits) device.wait(stream, events[other]);
-      put(device, stream, plan_.steps[i], bind(plan_.steps[i], arena, given));
+      bind(plan_.steps[i], arena.address(), given, bound);
+      put(device, stream, plan_.steps[i], bound);
       if (!awaited[i]) continue;
       events[i] = device.create_event();
       device.record(stream, events[i]);
@@ -198,7 +249,7 @@ FrozenPlan PlanRunner::freeze(std::span<const Buffer> given) {
   if (placement_.arena_bytes > 0)
     frozen.arena_ = heap_->allocate(placement_.arena_bytes, streams_[0], "scratch");
   frozen.work_ = device.capture(placement_.streams, [&](std::span<const StreamHandle> streams) {
-    capture(device, streams, frozen.arena_, frozen.given_);
+    capture(device, streams, frozen.arena_, addresses_of(frozen.given_));
   });
   frozen.work_.name = plan_.name;
   if (!frozen.is_one_launch()) frozen.arena_ = {};

@@ -3,6 +3,7 @@
 // given or that lies in one arena.
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -46,6 +47,11 @@ class PlanRunner {
   void run(std::span<const Buffer> given) { run(given, streams_[0]); }
   /// The same with another stream, of the same device, in place of the first.
   void run(std::span<const Buffer> given, StreamId first);
+  /// The same for memory whose former uses `stream` comes after and whose later uses come after
+  /// the stream, as those of an operation of the caller's own: by addresses, of which no use is
+  /// recorded, in place of buffers; null where a buffer has no elements. Of a plan on one stream.
+  /// The tick of the run.
+  StreamTick run_in_order(std::span<std::byte* const> given, StreamId stream);
 
   /// Binds the plan to these buffers, which it holds from then on, and to scratch of its own. The
   /// runner has to outlive it.
@@ -58,17 +64,20 @@ class PlanRunner {
   friend class FrozenPlan;
   struct Running;
   struct Bound;
-  Bound bind(const plan::Step& step, const Buffer& arena, std::span<const Buffer> given) const;
+  void bind(const plan::Step& step, std::byte* arena, std::span<std::byte* const> given,
+            Bound& bound) const;
+  std::vector<Use> uses(const plan::Step& step, std::span<const Buffer> given) const;
   void put(Device& device, StreamHandle stream, const plan::Step& step, const Bound& bound) const;
   void capture(Device& device, std::span<const StreamHandle> streams, const Buffer& arena,
-               std::span<const Buffer> given) const;
-  Work work(const plan::Step& step, std::vector<std::byte*> addresses) const;
+               std::span<std::byte* const> given) const;
+  Work work(const plan::Step& step, const std::vector<std::byte*>& addresses) const;
   void enqueue(Running& running, std::uint32_t step);
   void check(std::span<const Buffer> given) const;
 
   plan::Plan plan_;
   plan::Placement placement_;
-  std::vector<PlanFunction> functions_;
+  /// Shared with the work that calls them, which may run later.
+  std::vector<std::shared_ptr<const PlanFunction>> functions_;
   Heap* heap_;
   Executor* executor_;
   std::vector<StreamId> streams_;

@@ -61,6 +61,11 @@ class Bound:
         results = self._execute(arrays, [], False)
         return results if self._finish is None else self._finish(results)
 
+    def make_known(
+        self, quick: Any, tensors: tuple[Any, ...], orders: Sequence[list[int] | None]
+    ) -> None:
+        """Lets `quick` do calls with tensors like these, if it can."""
+
     def whole(self, results: list[Any]) -> Any:
         """The function's result from the arrays in it."""
         trace = self.trace
@@ -115,6 +120,14 @@ class _OnGpu(Bound):
         self._outputs: list[Any] | None = None
         if library_of(kinds) is TORCH:
             self._outputs = self._runner.torch_outputs(self._prepared)
+
+    def make_known(
+        self, quick: Any, tensors: tuple[Any, ...], orders: Sequence[list[int] | None]
+    ) -> None:
+        """See Runner.make_known. Nothing where a call has more to do than to run the program."""
+        plain = self._is_tuple and self._which is None and not self._outside
+        if plain and self._outputs is not None and not self.trace.check_numerics:
+            self._runner.make_known(quick, tensors, self._prepared, self._outputs, orders)
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
         trace = self.trace

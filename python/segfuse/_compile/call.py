@@ -29,7 +29,8 @@ class Call:
     """The arguments of one call, flat."""
 
     __slots__ = (
-        "axes", "exact_key", "kinds", "leaves", "structure", "traced", "used_names", "wants_grad",
+        "_ways", "axes", "exact_key", "kinds", "leaves", "structure", "traced", "used_names",
+        "wants_grad",
     )  # fmt: skip
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -59,6 +60,7 @@ class Call:
         """What a ready call is found by."""
         self.axes: dict[str, tuple[int, int]] = {}
         self.used_names: set[str] = set()
+        self._ways: list[Any] = []
 
     def is_bits(self, leaf: int) -> bool:
         """Whether NumPy knows the element type by a package only."""
@@ -66,12 +68,17 @@ class Call:
 
     def name(self, leaf: int) -> str:
         """How messages name a leaf: "argument 0", "argument 'x'", with the way into it."""
-        path = list(_paths(self.structure))[leaf]
+        path = self._way(leaf)
         where = f"argument {path[1]!r}" if path[0] == 1 else f"argument {path[1]}"
         return where + "".join(f"[{step!r}]" for step in path[2:])
 
+    def _way(self, leaf: int) -> Any:
+        if not self._ways:
+            self._ways = list(_paths(self.structure))
+        return self._ways[leaf]
+
     def input_name(self, leaf: int) -> str:
-        path = list(_paths(self.structure))[leaf][1:]
+        path = self._way(leaf)[1:]
         text = "_".join(
             "".join(c if c.isalnum() and c.isascii() else "_" for c in str(step)) for step in path
         )

@@ -6,7 +6,7 @@ import functools
 import itertools
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,6 +108,26 @@ class Compiled:
         next(self._calls)
         results = bound.run(args)
         return results[0] if bound.is_one else bound.whole(results)
+
+    def compile_ahead(self, device: int, *args: Any) -> None:
+        """Compiles the kernels that a call on a GPU with arrays like these will need, which may lie
+        elsewhere."""
+        call = Call(args, {})
+        trace = self._trace_for(call)
+        if trace.program is not None:
+            arrays = [call.leaves[i] for i in trace.arrays] + trace.captured
+            trace.runner(device, call).prepared(tuple([tuple(x.shape) for x in arrays]))
+
+    def make_known(
+        self,
+        quick: Any,
+        args: tuple[Any, ...],
+        tensors: tuple[Any, ...],
+        orders: Sequence[list[int] | None],
+    ) -> None:
+        """Lets `quick` (_gpu.quick_calls) do calls with these arguments, which are `tensors` before
+        their axes were put in order; axes of the results go to `orders`."""
+        self._bound_for(args, {}).make_known(quick, tensors, orders)
 
     def _differentiable(self, bound: Bound, call: Call) -> list[Any]:
         """Some of PyTorch's tensors may have derivatives; those from outside are not seen."""

@@ -130,16 +130,30 @@ struct DeviceFunction::State {
     return pack(array, stream);
   }
 
-  std::vector<Tensor> take_all(std::span<const ForeignArray> inputs, StreamId stream) {
-    const std::size_t expected = overwritten.size();
-    if (inputs.size() != expected)
+  void need_inputs(std::size_t found) const {
+    if (found != overwritten.size())
       throw UsageError(fmt::format("the Fusion '{}' has {} inputs; {} were given",
-                                   program.fusion().name(), expected, inputs.size()));
+                                   program.fusion().name(), overwritten.size(), found));
+  }
+
+  /// Tensors of the inputs' types and of these shapes, without memory.
+  std::vector<Tensor> like(std::span<const Shape> shapes) const {
+    need_inputs(shapes.size());
+    const ir::Fusion& fusion = program.fusion();
+    std::vector<Tensor> tensors;
+    for (std::size_t i = 0; i < shapes.size(); ++i)
+      tensors.push_back(
+          Tensor::on_device(fusion.val(fusion.inputs()[i].val).dtype, shapes[i], nullptr));
+    return tensors;
+  }
+
+  std::vector<Tensor> take_all(std::span<const ForeignArray> inputs, StreamId stream) {
+    need_inputs(inputs.size());
     foreign.clear();
     ready = timeline().touch(stream);
     std::vector<Tensor> tensors;
-    tensors.reserve(expected);
-    for (std::size_t i = 0; i < expected; ++i) tensors.push_back(take(i, inputs[i], stream));
+    tensors.reserve(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) tensors.push_back(take(i, inputs[i], stream));
     return tensors;
   }
 
@@ -181,11 +195,18 @@ struct DeviceFunction::State {
                         made[i].bytes());
   }
 
+  /// The only call of this function and of its device.
+  struct Alone {
+    explicit Alone(State& s) : own(s.mutex), all(s.accelerator->calls()) {}
+    std::lock_guard<std::mutex> own, all;
+  };
+
   runtime::Executor& executor() { return accelerator->executor(); }
   runtime::Timeline& timeline() { return executor().timeline(); }
 
   std::shared_ptr<Accelerator> accelerator;
   std::shared_ptr<const CodeStore> store;  ///< of compiled code
+  std::mutex mutex;                        ///< of the program; taken before the device's
   engine::DeviceProgram program;
   std::vector<bool> overwritten;  ///< by input
   std::size_t alignment = kVectorBytes;
@@ -201,7 +222,6 @@ DeviceFunction::DeviceFunction(const Program& program, std::string_view device,
     throw UsageError("'cpu' is not a GPU; run the program there with Program::run");
   // Who calls once calls again, and streams of others are known to what is open.
   engine::keep_in(context, accelerator);
-  const std::lock_guard lock(accelerator->calls());
   state_ = std::make_unique<State>(program.state().fusion, accelerator, context);
 }
 
@@ -215,15 +235,45 @@ DeviceFunction::DeviceFunction(DeviceFunction&&) noexcept = default;
 DeviceFunction& DeviceFunction::operator=(DeviceFunction&&) noexcept = default;
 
 std::vector<Shape> DeviceFunction::prepare(std::span<const Shape> inputs) {
-  const std::lock_guard lock(state_->accelerator->calls());
-  const ir::Fusion& fusion = state_->program.fusion();
-  if (inputs.size() != fusion.inputs().size())
-    throw UsageError(fmt::format("the Fusion '{}' has {} inputs; {} were given", fusion.name(),
-                                 fusion.inputs().size(), inputs.size()));
-  std::vector<Tensor> like;  // of their shapes alone
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    like.push_back(Tensor::on_device(fusion.val(fusion.inputs()[i].val).dtype, inputs[i], nullptr));
-  return state_->program.output_shapes(like);
+  State& s = *state_;
+  const std::vector<Tensor> like = s.like(inputs);
+  {
+    const std::lock_guard lock(s.mutex);
+    s.program.compile(like);
+  }
+  const State::Alone alone(s);
+  return s.program.output_shapes(like);
+}
+
+struct DeviceFunction::Planned {
+  std::shared_ptr<Accelerator> accelerator;  ///< has the plan's memory
+  std::shared_ptr<engine::DevicePlan> plan;
+  std::size_t addresses = 0;
+};
+
+std::shared_ptr<DeviceFunction::Planned> DeviceFunction::planned(std::span<const Shape> inputs) {
+  const State::Alone alone(*state_);
+  std::shared_ptr<engine::DevicePlan> plan = state_->program.plan_in_order(state_->like(inputs));
+  if (plan == nullptr) return nullptr;
+  const std::size_t addresses = inputs.size() + plan->output_shapes.size();
+  return std::make_shared<Planned>(Planned{state_->accelerator, std::move(plan), addresses});
+}
+
+bool DeviceFunction::run(const Planned& planned, std::span<void* const> addresses, void* caller) {
+  State& s = *state_;
+  if (addresses.size() != planned.addresses)
+    throw UsageError(
+        fmt::format("{} addresses were given, expected {}", addresses.size(), planned.addresses));
+  for (const void* address : addresses)
+    if (reinterpret_cast<std::uintptr_t>(address) % s.alignment != 0) return false;
+  std::vector<Buffer> over;  // owners go when no lock is held
+  const State::Alone alone(s);
+  const std::optional<StreamId> stream = s.accelerator->adopt(runtime::StreamHandle(caller));
+  if (!stream) return false;
+  const std::span given(reinterpret_cast<std::byte* const*>(addresses.data()), addresses.size());
+  s.with_memory([&] { s.program.run_in_order(planned.plan, given, *stream); });
+  over.swap(s.over);
+  return true;
 }
 
 void DeviceFunction::run(std::span<const ForeignArray> inputs,
@@ -231,7 +281,7 @@ void DeviceFunction::run(std::span<const ForeignArray> inputs,
   State& s = *state_;
   const runtime::StreamHandle stream(caller);
   std::vector<Buffer> over;  // owners go when no lock is held
-  const std::lock_guard lock(s.accelerator->calls());
+  const State::Alone alone(s);
   const std::optional<StreamId> adopted = s.accelerator->adopt(stream);
   const StreamId on = adopted.value_or(s.accelerator->streams()[0]);
   if (!adopted) s.timeline().order_after_outside(on, stream);
@@ -262,7 +312,7 @@ void DeviceFunction::run(std::span<const ForeignArray> inputs,
 std::vector<Tensor> DeviceFunction::run(std::span<const ForeignArray> inputs) {
   State& s = *state_;
   std::vector<Buffer> over;
-  const std::lock_guard lock(s.accelerator->calls());
+  const State::Alone alone(s);
   const StreamId on = s.accelerator->streams()[0];
   const auto leave = [&] {
     for (Buffer& buffer : s.foreign) s.accelerator->keep_until_over(std::move(buffer));
@@ -297,7 +347,7 @@ void* DeviceFunction::stream() const {
 std::vector<Tensor> DeviceFunction::run_on_copies(std::span<const Tensor> inputs) {
   State& s = *state_;
   std::vector<Buffer> over;
-  const std::lock_guard lock(s.accelerator->calls());
+  const State::Alone alone(s);
   std::vector<Tensor> made;
   s.with_memory([&] { made = s.program.run(inputs); });
   over.swap(s.over);
@@ -311,7 +361,7 @@ std::vector<Tensor> DeviceFunction::run_on_copies(std::span<const Tensor> inputs
 }
 
 void DeviceFunction::check() {
-  const std::lock_guard lock(state_->accelerator->calls());
+  const State::Alone alone(*state_);
   state_->program.check();
 }
 

@@ -61,8 +61,9 @@ std::string DeviceProgram::look(std::span<const Tensor> inputs) {
   check();
   DevicePlanOptions options{options_};
   options.look = true;
-  DevicePlan& plan = plan_for(inputs, looks_, options);
-  static_cast<void>(start(plan, copies(inputs)));
+  const std::shared_ptr<DevicePlan> looking = plan_for(inputs, looks_, options);
+  const DevicePlan& plan = *looking;
+  static_cast<void>(start(looking, copies(inputs)));
   Tensor words(DType::kI32, {static_cast<std::int64_t>(plan.looked_at.size())});
   if (words.size() > 0) accelerator_->download(plan.words, words);
   const auto holds = [&](ir::ValId val, int what) {
@@ -100,8 +101,10 @@ std::string DeviceProgram::judge(const compiler::SegmentedGroup& group,
   const ir::Sizes sizes = ir::bind_inputs(fusion, inputs);
   DevicePlanOptions options{options_};
   options.keep = group.id;
-  DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs, options);
-  static_cast<void>(start(plan, copies(inputs)));
+  const auto keeping =
+      std::make_shared<DevicePlan>(make_device_plan(fusion_, *accelerator_, crf_, inputs, options));
+  const DevicePlan& plan = *keeping;
+  static_cast<void>(start(keeping, copies(inputs)));
   unchecked_ = nullptr;  // the look before has the same to say
   std::vector<Tensor> kept(fusion.storage().vals.size());
   for (const auto& [val, buffer] : plan.kept) {

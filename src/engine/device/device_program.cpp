@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/context/state.h"
 #include "ir/bind.h"
@@ -57,8 +58,8 @@ DeviceProgram::~DeviceProgram() {
   }
 }
 
-DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs, Plans& plans,
-                                    const DevicePlanOptions& options) {
+std::shared_ptr<DevicePlan> DeviceProgram::plan_for(std::span<const Tensor> inputs, Plans& plans,
+                                                    const DevicePlanOptions& options) {
   std::vector<Shape> key;
   for (const Tensor& input : inputs) key.push_back(input.shape());
   const auto known = plans.find(key);
@@ -70,13 +71,22 @@ DevicePlan& DeviceProgram::plan_for(std::span<const Tensor> inputs, Plans& plans
   }
   if (plans.size() >= kMaxPlans) {
     check();
-    last_plan_ = nullptr;
     plans.clear();
   }
   // Passes may have left out what cannot run with these sizes.
   static_cast<void>(ir::bind_inputs(program_, inputs));
-  DevicePlan plan = make_device_plan(fusion_, *accelerator_, crf_, inputs, options);
+  auto plan =
+      std::make_shared<DevicePlan>(make_device_plan(fusion_, *accelerator_, crf_, inputs, options));
   return plans.emplace(std::move(key), std::move(plan)).first->second;
+}
+
+void DeviceProgram::compile(std::span<const Tensor> inputs) {
+  std::vector<Shape> shapes;
+  for (const Tensor& input : inputs) shapes.push_back(input.shape());
+  if (plans_.contains(shapes)) return;
+  static_cast<void>(ir::bind_inputs(program_, inputs));
+  ir::Sizes sizes;
+  static_cast<void>(fusion_.prepare(shapes, sizes));
 }
 
 /// What is not the heap's belongs to the stream, which is ordered after all uses of it.
@@ -108,8 +118,37 @@ std::vector<Tensor> DeviceProgram::on_accelerator(std::span<const Tensor> inputs
   return given;
 }
 
-std::vector<Tensor> DeviceProgram::start(DevicePlan& plan, const std::vector<Tensor>& given,
-                                         const DeviceRun& how) {
+/// Before a run: what another plan's runs have found is looked at first.
+void DeviceProgram::expect_check(const std::shared_ptr<DevicePlan>& plan) {
+  if (unchecked_ != nullptr && unchecked_ != plan) check_status();
+}
+
+std::shared_ptr<DevicePlan> DeviceProgram::plan_in_order(std::span<const Tensor> inputs) {
+  std::shared_ptr<DevicePlan> plan = plan_for(inputs, plans_, {options_});
+  const bool alone = !has_crf_ && accelerator_->streams().size() == 1 && program_.aliases().empty();
+  return alone ? plan : nullptr;
+}
+
+void DeviceProgram::run_in_order(const std::shared_ptr<DevicePlan>& plan,
+                                 std::span<std::byte* const> addresses, runtime::StreamId stream) {
+  expect_check(plan);
+  last_plan_ = plan;
+  if (plan->checks.empty()) {
+    plan->runner->run_in_order(addresses, stream);
+    return;
+  }
+  runtime::Executor& executor = accelerator_->executor();
+  std::vector<std::byte*> given(addresses.begin(), addresses.end());
+  given.push_back(plan->status.address());
+  executor.timeline().order_after(stream, executor.uses_of(plan->status));
+  unchecked_ = plan;
+  last_inputs_.assign(program_.inputs().size(), Tensor());  // their memory is not ours
+  executor.note_write(plan->status, plan->runner->run_in_order(given, stream));
+}
+
+std::vector<Tensor> DeviceProgram::start(const std::shared_ptr<DevicePlan>& of,
+                                         const std::vector<Tensor>& given, const DeviceRun& how) {
+  DevicePlan& plan = *of;
   const runtime::StreamId stream = how.stream.value_or(accelerator_->streams()[0]);
   std::vector<runtime::Buffer> buffers;
   for (const Tensor& input : given) buffers.push_back(accelerator_->buffer(input));
@@ -128,10 +167,10 @@ std::vector<Tensor> DeviceProgram::start(DevicePlan& plan, const std::vector<Ten
   if (!plan.looked_at.empty()) buffers.push_back(plan.words);
   for (const auto& [val, buffer] : plan.kept) buffers.push_back(buffer);
   if (!plan.checks.empty()) buffers.push_back(plan.status);
-  if (unchecked_ != nullptr && unchecked_ != &plan) check_status(*unchecked_);
+  expect_check(of);
   enqueue(plan, buffers, stream);
   if (!plan.checks.empty()) {
-    unchecked_ = &plan;
+    unchecked_ = of;
     last_inputs_ = given;
     for (Tensor& input : last_inputs_)  // somebody else's memory may be freed when it is looked at
       if (accelerator_->buffer(input).is_foreign()) input = Tensor();
@@ -140,8 +179,8 @@ std::vector<Tensor> DeviceProgram::start(DevicePlan& plan, const std::vector<Ten
 }
 
 std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs, const DeviceRun& how) {
-  DevicePlan& plan = plan_for(inputs, plans_, {options_});
-  last_plan_ = &plan;
+  const std::shared_ptr<DevicePlan> plan = plan_for(inputs, plans_, {options_});
+  last_plan_ = plan;
   const bool host = how.waits && std::none_of(inputs.begin(), inputs.end(), on_device);
   const std::vector<Tensor> given = on_accelerator(inputs);
   std::vector<Tensor> outputs = start(plan, given, how);
@@ -149,7 +188,7 @@ std::vector<Tensor> DeviceProgram::run(std::span<const Tensor> inputs, const Dev
   write_back(inputs, given);
   if (!host) return outputs;
   for (std::size_t i = 0; i < outputs.size(); ++i)
-    outputs[i] = plan.in_place[i] ? inputs[*plan.in_place[i]] : outputs[i].to_host();
+    outputs[i] = plan->in_place[i] ? inputs[*plan->in_place[i]] : outputs[i].to_host();
   return outputs;
 }
 
@@ -165,20 +204,17 @@ void DeviceProgram::write_back(std::span<const Tensor> inputs,
   }
 }
 
-void DeviceProgram::check_status(DevicePlan& plan) {
-  const Tensor words = [&] {
-    Tensor host(DType::kI32, {static_cast<std::int64_t>(plan.checks.size())});
-    accelerator_->download(plan.status, host);
-    return host;
-  }();
-  unchecked_ = nullptr;
+void DeviceProgram::check_status() {
+  Tensor words(DType::kI32, {static_cast<std::int64_t>(unchecked_->checks.size())});
+  accelerator_->download(unchecked_->status, words);
+  const std::shared_ptr<DevicePlan> plan = std::exchange(unchecked_, nullptr);
   const std::vector<Tensor> inputs = std::move(last_inputs_);
   last_inputs_.clear();
-  for (std::size_t i = 0; i < plan.checks.size(); ++i) {
+  for (std::size_t i = 0; i < plan->checks.size(); ++i) {
     const std::int32_t word = words.span<std::int32_t>()[i];
     if (word == 0) continue;
-    accelerator_->executor().fill(accelerator_->streams()[0], plan.status, 0);
-    report(plan.checks[i], word, inputs);
+    accelerator_->executor().fill(accelerator_->streams()[0], plan->status, 0);
+    report(plan->checks[i], word, inputs);
   }
 }
 
@@ -190,7 +226,7 @@ std::vector<StepTime> DeviceProgram::step_times() const {
 }
 
 void DeviceProgram::check() {
-  if (unchecked_ != nullptr) check_status(*unchecked_);
+  if (unchecked_ != nullptr) check_status();
   if (!has_crf_) return;
   runtime::Timeline& timeline = accelerator_->executor().timeline();
   for (const runtime::StreamId stream : accelerator_->streams()) timeline.synchronize(stream);

@@ -34,10 +34,20 @@ class DeviceProgram {
   /// accelerator, nothing is waited for, and what the device finds wrong is thrown by check().
   /// Aliased inputs are overwritten where they are.
   std::vector<Tensor> run(std::span<const Tensor> inputs, const DeviceRun& how = {});
+  /// Compiles the kernels for such inputs. Nothing but this object is used: others may use the
+  /// accelerator.
+  void compile(std::span<const Tensor> inputs);
   /// Shapes of the outputs for inputs of such types and shapes, whose elements are not looked at.
   std::vector<Shape> output_shapes(std::span<const Tensor> inputs) {
-    return plan_for(inputs, plans_, {options_}).output_shapes;
+    return plan_for(inputs, plans_, {options_})->output_shapes;
   }
+  /// The plan for such inputs where run_in_order() can run it, else nothing: where an input is
+  /// overwritten, where there is a CRF, and where the accelerator has several streams.
+  std::shared_ptr<DevicePlan> plan_in_order(std::span<const Tensor> inputs);
+  /// A run on memory whose other uses `stream` is ordered with (PlanRunner::run_in_order):
+  /// addresses of the inputs, then of the outputs. Nothing is waited for.
+  void run_in_order(const std::shared_ptr<DevicePlan>& plan, std::span<std::byte* const> addresses,
+                    runtime::StreamId stream);
   /// Waits for the runs so far. UsageError for an index out of range, DataError for what a CRF was
   /// given.
   void check();
@@ -50,13 +60,14 @@ class DeviceProgram {
   std::vector<StepTime> step_times() const;
 
  private:
-  using Plans = std::map<std::vector<Shape>, DevicePlan>;
-  DevicePlan& plan_for(std::span<const Tensor> inputs, Plans& plans,
-                       const DevicePlanOptions& options);
+  using Plans = std::map<std::vector<Shape>, std::shared_ptr<DevicePlan>>;
+  std::shared_ptr<DevicePlan> plan_for(std::span<const Tensor> inputs, Plans& plans,
+                                       const DevicePlanOptions& options);
   std::vector<Tensor> on_accelerator(std::span<const Tensor> inputs) const;
-  std::vector<Tensor> start(DevicePlan& plan, const std::vector<Tensor>& given,
-                            const DeviceRun& how = {});
-  void check_status(DevicePlan& plan);
+  std::vector<Tensor> start(const std::shared_ptr<DevicePlan>& plan,
+                            const std::vector<Tensor>& given, const DeviceRun& how = {});
+  void expect_check(const std::shared_ptr<DevicePlan>& plan);
+  void check_status();
   void enqueue(DevicePlan& plan, std::span<const runtime::Buffer> buffers,
                runtime::StreamId stream);
   std::vector<Tensor> copies(std::span<const Tensor> inputs) const;
@@ -70,12 +81,12 @@ class DeviceProgram {
   DeviceKernels fusion_;
   PlanOptions options_;
   Plans plans_;
-  Plans looks_;                      ///< that look
-  DevicePlan* unchecked_ = nullptr;  ///< of the last run, if it checks something
-  std::vector<Tensor> last_inputs_;  ///< of that run
+  Plans looks_;                            ///< that look
+  std::shared_ptr<DevicePlan> unchecked_;  ///< of the last run, if it checks something
+  std::vector<Tensor> last_inputs_;        ///< of that run
   bool has_crf_ = false;
   runtime::Frontier last_run_;  ///< of a CRF, which keeps faults from run to run
-  const DevicePlan* last_plan_ = nullptr;
+  std::shared_ptr<const DevicePlan> last_plan_;
 };
 
 }  // namespace segfuse::engine

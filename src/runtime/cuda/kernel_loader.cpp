@@ -1,6 +1,13 @@
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <exception>
+#include <future>
 #include <map>
+#include <optional>
+#include <semaphore>
+#include <thread>
+
 #include "base/mutex.h"
 
 #include "base/code/code_store.h"
@@ -125,22 +132,56 @@ class CudaKernels final : public KernelLoader {
     return std::make_unique<InContext>(context_, std::move(product));
   }
 
-  /// The lock is not held while a program is compiled; of two that compile the same, one is kept.
+  class Turn {
+   public:
+    explicit Turn(std::counting_semaphore<>& of) : of_(of) { of_.acquire(); }
+    ~Turn() { of_.release(); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    std::counting_semaphore<>& of_;
+  };
+
+  /// The lock is not held while a program is compiled; who wants the same program waits for it.
   cuda::Module module_of(const std::string& key, const GpuProgram& program) {
+    std::promise<cuda::Module> promise;
+    std::optional<std::shared_future<cuda::Module>> other;
     {
       const MutexLock lock(mutex_);
-      const auto known = modules_.find(key);
-      if (known != modules_.end()) return known->second;
+      const auto [place, is_new] = modules_.try_emplace(key);
+      if (is_new)
+        place->second = promise.get_future().share();
+      else
+        other = place->second;
     }
+    if (other) return other->get();
+    try {
+      const cuda::Module module = load(program);
+      promise.set_value(module);
+      return module;
+    } catch (...) {
+      {
+        const MutexLock lock(mutex_);
+        modules_.erase(key);  // who asks again tries again
+      }
+      promise.set_exception(std::current_exception());
+      throw;
+    }
+  }
+
+  cuda::Module load(const GpuProgram& program) {
     const std::string architecture = fmt::format("sm_{}{}", major_, minor_);
-    const std::string cubin = cubin_of(program, architecture);
+    const std::string cubin = [&] {
+      const Turn turn(at_once_);
+      return cubin_of(program, architecture);
+    }();
     if (kernels_are_heard())
       tell_kernels({MadeKernels::Language::kCuda, program.name, program.source, program.defines,
                     architecture, cubin});
-    const MutexLock lock(mutex_);
-    cuda::Module& module = modules_[key];
-    if (module == nullptr)
-      check(driver().module_load(&module, cubin.data()), "loading a compiled program");
+    const CurrentContext current(context_);
+    cuda::Module module = nullptr;
+    check(driver().module_load(&module, cubin.data()), "loading a compiled program");
     return module;
   }
 
@@ -159,8 +200,11 @@ class CudaKernels final : public KernelLoader {
   int minor_ = 0;
   int multiprocessors_ = 0;
   int shared_bytes_ = 0;
+  /// Programs that are compiled beside each other: the memory of a compiler is not small.
+  std::counting_semaphore<> at_once_{
+      std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
   Mutex mutex_;
-  std::map<std::string, cuda::Module> modules_ SEGFUSE_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_future<cuda::Module>> modules_ SEGFUSE_GUARDED_BY(mutex_);
   std::unique_ptr<cuda::CublasLt> cublas_
       SEGFUSE_GUARDED_BY(mutex_);  ///< opened at the first product
 };

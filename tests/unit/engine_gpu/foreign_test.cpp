@@ -129,6 +129,29 @@ Program doubled() {
   return f.build();
 }
 
+std::vector<Shape> shapes_of(const std::vector<ForeignArray>& arrays) {
+  std::vector<Shape> shapes;
+  for (const ForeignArray& array : arrays) shapes.push_back(array.shape);
+  return shapes;
+}
+
+std::vector<void*> addresses_of(const std::vector<ForeignArray>& inputs,
+                                const std::vector<ForeignArray>& outputs) {
+  std::vector<void*> addresses;
+  for (const auto* arrays : {&inputs, &outputs})
+    for (const ForeignArray& array : *arrays) addresses.push_back(array.address);
+  return addresses;
+}
+
+/// By addresses alone where that can be done, else by the arrays: whether it could.
+bool run_planned(DeviceFunction& function, const std::vector<ForeignArray>& inputs,
+                 const std::vector<ForeignArray>& outputs, StreamHandle stream) {
+  const auto planned = function.planned(shapes_of(inputs));
+  if (planned && function.run(*planned, addresses_of(inputs, outputs), stream.get())) return true;
+  function.run(inputs, outputs, stream.get());
+  return false;
+}
+
 std::vector<Tensor> on_the_host(const Program& program, const std::vector<Tensor>& inputs) {
   std::vector<Tensor> all;
   for (const Tensor& output : program.run_reference(inputs)) all.push_back(output.to(DType::kF32));
@@ -141,7 +164,7 @@ TEST(ForeignArrays, AreUsedInTheOrderOfTheCallersStreamInEverySchedule) {
   const Program program = diamond();
   const std::vector<Tensor> expected = on_the_host(program, kPair);
   const Tensor zeros = Tensor::zeros(DType::kF32, {4});
-  for (const int streams : {1, 3})
+  for (const auto& [streams, planned] : {std::pair(1, false), {3, false}, {1, true}, {3, true}})
     for (const runtime::sim::NamedSchedule& schedule : runtime::sim::all_schedules(4, 6)) {
       SCOPED_TRACE(schedule.name);
       const SimAccelerator sim =
@@ -156,7 +179,10 @@ TEST(ForeignArrays, AreUsedInTheOrderOfTheCallersStreamInEverySchedule) {
       for (int step = 0; step < 3; ++step) {
         // Written just before the call, read and overwritten just after it.
         for (std::size_t i = 0; i < 2; ++i) others.rewrite(inputs[i], kPair[i], others.stream());
-        function.run(inputs, outputs, others.stream().get());
+        if (planned)
+          EXPECT_EQ(run_planned(function, inputs, outputs, others.stream()), streams == 1);
+        else
+          function.run(inputs, outputs, others.stream().get());
         for (const ForeignArray& input : inputs) others.rewrite(input, zeros, others.stream());
         for (const ForeignArray& output : outputs)
           found.push_back(others.read(output, others.stream()));
@@ -183,30 +209,98 @@ TEST(ForeignArrays, OnOneStreamNeedNoEventAndNoWait) {
   const std::uint64_t before = waits();
   const std::uint64_t launches = sim.device->calls(Call::kLaunch);
   for (int i = 0; i < 5; ++i) function.run({{x}}, {{y}}, others.stream().get());
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(run_planned(function, {x}, {y}, others.stream()));
   EXPECT_EQ(waits(), before);
-  EXPECT_EQ(sim.device->calls(Call::kLaunch), launches + 5);
+  EXPECT_EQ(sim.device->calls(Call::kLaunch), launches + 10);
 }
 
 /// From the second one on the scratch memory of one stream is used by another.
-TEST(ForeignArrays, OfManyStreamsAreOrderedToo) {
+void run_on_many_streams(bool planned) {
   const Program program = diamond();
   const std::vector<Tensor> expected = on_the_host(program, kPair);
   const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::seeded(3));
   Others others(*sim.accelerator);
   DeviceFunction function(program, sim.accelerator->name(), context_of(sim));
   std::vector<std::shared_ptr<Tensor>> found;
-  for (int i = 0; i < 40; ++i) {  // more than are adopted
+  for (int i = 0; i < 44; ++i) {  // more than are adopted
     const StreamHandle stream = others.another_stream();
     const std::vector<ForeignArray> inputs{others.write(kPair[0], stream),
                                            others.write(kPair[1], stream)};
     std::vector<ForeignArray> outputs;
     for (int o = 0; o < 3; ++o) outputs.push_back(others.room(DType::kF32, {4}));
-    function.run(inputs, outputs, stream.get());
+    if (planned)
+      EXPECT_EQ(run_planned(function, inputs, outputs, stream), i < 40);
+    else
+      function.run(inputs, outputs, stream.get());
     for (const ForeignArray& output : outputs) found.push_back(others.read(output, stream));
   }
   others.wait();
   for (std::size_t i = 0; i < found.size(); ++i)
     EXPECT_TRUE(segfuse::testing::same_bits(*found[i], expected[i % 3])) << i;
+}
+
+TEST(ForeignArrays, OfManyStreamsAreOrderedToo) { run_on_many_streams(false); }
+TEST(PlannedRuns, OnManyStreamsAreOrderedToo) { run_on_many_streams(true); }
+
+TEST(PlannedRuns, AreRefusedWhereTheArraysHaveToBeLookedAt) {
+  const SimAccelerator sim = make_sim_accelerator();
+  Others others(*sim.accelerator);
+  DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
+  const std::vector<Shape> shapes{{2, 3}};
+  const auto planned = function.planned(shapes);
+  ASSERT_NE(planned, nullptr);
+  const ForeignArray x =
+      others.write(segfuse::testing::counting({2, 3}, DType::kF32), others.stream(), 4);
+  const ForeignArray out = others.room(DType::kF32, {2, 3});
+  const std::uint64_t launches = sim.device->calls(Call::kLaunch);
+  EXPECT_FALSE(function.run(*planned, addresses_of({x}, {out}), others.stream().get()));
+  EXPECT_EQ(sim.device->calls(Call::kLaunch), launches);
+  EXPECT_THROW(function.run(*planned, addresses_of({}, {out}), others.stream().get()), UsageError);
+  EXPECT_THROW(function.planned({}), UsageError);
+
+  FusionBuilder f("in_place");
+  const Value a = f.input("a", DType::kF32, {"N"});
+  const Value y = a + 1;
+  f.output(y, "y");
+  f.alias(y, a);
+  DeviceFunction overwrites(f.build(), sim.accelerator->name(), context_of(sim));
+  EXPECT_EQ(overwrites.planned(std::vector<Shape>{{4}}), nullptr);
+}
+
+TEST(PlannedRuns, TakeEmptyArraysWithoutMemory) {
+  const SimAccelerator sim = make_sim_accelerator();
+  Others others(*sim.accelerator);
+  FusionBuilder f("sums");
+  const Value x = f.input("x", DType::kF32, {"A", "B"});
+  f.output(sum(x, std::vector<std::int64_t>{1}), "y");
+  f.output(x * 2, "z");
+  DeviceFunction function(f.build(), sim.accelerator->name(), context_of(sim));
+  const auto planned = function.planned(std::vector<Shape>{{2, 0}});
+  const ForeignArray y = others.write(row({7, 7}, DType::kF32), others.stream());
+  const std::vector<void*> addresses{nullptr, y.address, nullptr};
+  EXPECT_TRUE(function.run(*planned, addresses, others.stream().get()));
+  const auto found = others.read(y, others.stream());
+  others.wait();
+  EXPECT_TRUE(segfuse::testing::same_bits(*found, row({0, 0}, DType::kF32)));
+}
+
+/// Plans are forgotten when there are too many, and with their function.
+TEST(PlannedRuns, HoldTheirPlan) {
+  const SimAccelerator sim = make_sim_accelerator();
+  Others others(*sim.accelerator);
+  std::shared_ptr<DeviceFunction::Planned> planned;
+  {
+    DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
+    const Tensor values = segfuse::testing::counting({2, 3}, DType::kF32);
+    const std::vector<ForeignArray> x{others.write(values, others.stream())};
+    const std::vector<ForeignArray> y{others.room(DType::kF32, {2, 3})};
+    planned = function.planned(shapes_of(x));
+    for (std::int64_t n = 1; n < 300; ++n) function.prepare(std::vector<Shape>{{n, 1}});
+    EXPECT_TRUE(function.run(*planned, addresses_of(x, y), others.stream().get()));
+    const auto found = others.read(y[0], others.stream());
+    others.wait();
+    EXPECT_EQ(found->at(5), 2 * values.at(5));
+  }
 }
 
 TEST(ForeignArrays, MayHaveAnyStridesAndAddresses) {
@@ -426,14 +520,23 @@ TEST(ForeignArrays, WrongIndicesAreToldByTheCheck) {
   const ForeignArray x = others.write(kPair[0], others.stream());
   const ForeignArray i = others.write(row({0, 9}, DType::kI64), others.stream());
   const ForeignArray y = others.room(DType::kF32, {2});
-  function.run({{x, i}}, {{y}}, others.stream().get());
-  others.rewrite(i, row({0, 1}, DType::kI64), others.stream());
-  EXPECT_THAT(message_of<UsageError>([&] { function.check(); }), HasSubstr("out of range"));
-  function.run({{x, i}}, {{y}}, others.stream().get());
-  function.check();
-  const auto found = others.read(y, others.stream());
-  others.wait();
-  EXPECT_EQ(found->at(1), 2.0);
+  for (const bool planned : {false, true}) {
+    others.rewrite(i, row({0, 9}, DType::kI64), others.stream());
+    const auto run = [&] {
+      if (planned)
+        EXPECT_TRUE(run_planned(function, {x, i}, {y}, others.stream()));
+      else
+        function.run({{x, i}}, {{y}}, others.stream().get());
+    };
+    run();
+    others.rewrite(i, row({0, 1}, DType::kI64), others.stream());
+    EXPECT_THAT(message_of<UsageError>([&] { function.check(); }), HasSubstr("out of range"));
+    run();
+    function.check();
+    const auto found = others.read(y, others.stream());
+    others.wait();
+    EXPECT_EQ(found->at(1), 2.0);
+  }
 }
 
 TEST(ForeignArrays, HostArraysTravel) {

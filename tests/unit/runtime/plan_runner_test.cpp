@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "runtime/check/race_checker.h"
@@ -167,6 +168,39 @@ TEST(PlanRunner, RunsOnOtherBuffersMayOverlap) {
   }
   expect_contents(machine, given_a, contents_a);
   expect_contents(machine, given_b, contents_b);
+}
+
+/// The callers' memory is ordered by their streams; scratch goes from one to the other.
+TEST(PlanRunner, RunsByAddressesAreInTheOrderOfTheirStream) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    const plan::Plan plan = plan::random_plan(seed, 30, 12);
+    for (const sim::NamedSchedule& named : sim::all_schedules(3, 3)) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << " " << named.name << named.number);
+      HeapOptions options;
+      options.magazine_bytes = 0;  // else each stream keeps its own
+      Machine machine(named.make(), 3, options);
+      const std::vector<StreamId> one(machine.streams.begin(), machine.streams.begin() + 1);
+      PlanRunner runner(plan, functions(plan), machine.heap, machine.executor, one);
+      std::array<Contents, 2> contents;
+      std::array<Given, 2> given;
+      std::array<std::vector<std::byte*>, 2> addresses;
+      for (std::size_t i = 0; i < 2; ++i) {
+        given[i] = give(machine, plan, contents[i]);
+        for (const Buffer& buffer : given[i].buffers) {
+          addresses[i].push_back(buffer.address());
+          machine.timeline.order_after(machine.streams[i], machine.executor.uses_of(buffer));
+        }
+      }
+      for (int run = 0; run < 6; ++run) {
+        const auto i = static_cast<std::size_t>(run / 2 % 2);
+        runner.run_in_order(addresses[i], machine.streams[i]);
+        run_in_order(plan, contents[i]);
+      }
+      for (std::size_t i = 0; i < 2; ++i) expect_contents(machine, given[i], contents[i]);
+      machine.heap.verify();
+      if (HasFailure()) return;
+    }
+  }
 }
 
 TEST(PlanRunner, WarmRunsMakeNoDeviceCallForMemory) {

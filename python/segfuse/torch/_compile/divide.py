@@ -15,6 +15,9 @@ from .part import Part, Place
 from .sizes import expression, memory_order, plain_symbols, symbols
 from .stages import GroupKey, Stages, find_stages
 
+_REINTERPRET = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
+"""(tensor, size, stride, elements behind its first): another tensor over its memory."""
+
 _FEWEST = 2
 """Operations of a part; a single one stays PyTorch's."""
 
@@ -196,6 +199,7 @@ class _Writer:
     ) -> None:
         self.graph = Graph()
         self._stages, self._made = stages, dict[Node, Node]()
+        self._from_parts: set[Node] = set()
         plain: dict[int, list[Node]] = {}
         ends: list[Node] = []
         for node in old.nodes:
@@ -222,8 +226,27 @@ class _Writer:
     def _new(self, node: Node) -> Node:
         """What stands for a node; views are made where they are read."""
         if node not in self._made:
-            self._made[node] = self.graph.node_copy(node, self._new)
+            found = self._reinterpreted(node)
+            self._made[node] = found or self.graph.node_copy(node, self._new)
         return self._made[node]
+
+    def _reinterpreted(self, node: Node) -> Node | None:
+        """A view of what a part makes, whatever operations lead to it, by one call that PyTorch
+        does not dispatch. Nothing where a size is not known, or a result lies elsewhere."""
+        base = node
+        while self._stages.is_view(base):
+            base = self._stages.steps[base].refs()[0]
+        if base is node or base not in self._from_parts or _REINTERPRET is None:
+            return None
+        view, whole = node.meta["val"], base.meta["val"]
+        numbers = [*view.shape, *view.stride(), view.storage_offset(), whole.storage_offset()]
+        if not all(isinstance(x, int) for x in numbers) or view.dtype != whole.dtype:
+            return None
+        if view.untyped_storage()._cdata != whole.untyped_storage()._cdata:
+            return None
+        behind = view.storage_offset() - whole.storage_offset()
+        place = tuple(view.shape), tuple(view.stride()), behind
+        return self.graph.call_function(_REINTERPRET, (self._new(base), *place))
 
     def _call(self, part: Part, carriers: Sequence[_Carrier]) -> None:
         inputs = [self._new(place.node) for place in part.inputs]
@@ -236,3 +259,4 @@ class _Writer:
         made = self.graph.call_function(part, tuple(inputs))
         for i, place in enumerate(part.outputs):
             self._made[place.node] = self.graph.call_function(operator.getitem, (made, i))
+            self._from_parts.add(place.node)

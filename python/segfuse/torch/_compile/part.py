@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from ..._compile.compiled import Compiled
+from ..._gpu import quick_calls
 from ..._program.lift import same_size
 from ..._program.value import Value
 from ...ops import transpose
@@ -51,6 +54,8 @@ class Part:
         self.inputs, self.outputs = inputs, outputs
         self._turned = [(i, place.order) for i, place in enumerate(inputs) if place.order]
         self._turned_back = [(i, place.back()) for i, place in enumerate(outputs) if place.order]
+        self._ahead: Thread | None = None  # compiles for what PyTorch traced with
+        self._quick = self._quick_calls() if outputs[0].node.meta["val"].is_cuda else None
 
         def function(*values: Value) -> tuple[Value, ...]:
             return self._write(values)
@@ -59,14 +64,35 @@ class Part:
         self.compiled = Compiled(function, **how)
         alive.add(self)
 
+    def _quick_calls(self) -> Any:
+        """What an operation makes is a negated view, or is not, for all inputs."""
+        orders = [place.order for place in self.inputs] + [None] * len(self.carried)
+        nodes = enumerate(place.node for place in self.inputs)
+        doubtful = [i for i, x in nodes if x.op != "call_function" or x.meta["val"].is_neg()]
+        return quick_calls(orders, doubtful)
+
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        known: Any = self._quick.call(tensors) if self._quick is not None else False
+        if known:
+            return known  # type: ignore[no-any-return]
+        if (ahead := self._ahead) is not None:
+            ahead.join()
+            self._ahead = None
+        given, made = self._run(tensors)
+        if known is None:
+            back = [place.back() if place.order else None for place in self.outputs]
+            self.compiled.make_known(self._quick, given, tensors, back)
+        return made
+
+    def _run(self, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        """What the program was given, and the results."""
         given = [x.detach() if x.requires_grad else x for x in tensors]
         for i, order in self._turned:
             given[i] = given[i].permute(order)
         made = list(self.compiled(*given))
         for i, order in self._turned_back:
             made[i] = made[i].permute(order)
-        return made
+        return tuple(given), made
 
     def _write(self, given: Sequence[Value]) -> tuple[Value, ...]:
         """The steps on values of a program."""
@@ -93,15 +119,25 @@ class Part:
 
     def prepare(self) -> None:
         """Writes the program for sizes like those that PyTorch traced with, so that what cannot be
-        written is found now. Nothing is done where PyTorch has seen no sizes."""
+        written is found now, and begins to compile it for its GPU. Nothing is done where PyTorch
+        has seen no sizes."""
         examples = []
         for place in self.inputs:
             like = place.node.meta["val"]
             order = range(like.ndim) if place.order is None else place.order
             examples.append(_example([hint(like.shape[i]) for i in order], like.dtype))
         examples += [_example([hint(size), 0], torch.float32) for size in self.carried.values()]
-        if all(x is not None for x in examples):
-            self.compiled.fusion(*examples)
+        if any(x is None for x in examples):
+            return
+        self.compiled.fusion(*examples)
+        device = self.outputs[0].node.meta["val"].device
+        if device.type == "cuda":
+            self._ahead = Thread(target=self._compile_ahead, args=(device.index or 0, examples))
+            self._ahead.start()
+
+    def _compile_ahead(self, device: int, examples: list[Tensor]) -> None:
+        with suppress(Exception):  # the call meets it again
+            self.compiled.compile_ahead(device, *examples)
 
 
 def _example(sizes: Sequence[int | None], dtype: torch.dtype) -> Tensor | None:

@@ -10,9 +10,9 @@
 #include <optional>
 #include <vector>
 
+#include "device/on_gpu.h"
 #include "dtypes.h"
 #include "programs.h"
-#include "segfuse/device_function.h"
 
 namespace segfuse::python {
 namespace {
@@ -27,12 +27,6 @@ std::shared_ptr<void> owner_of(Kept kept) {
             delete static_cast<Kept*>(owner);
           }};
 }
-
-/// Inputs of certain shapes, and what comes out for them.
-struct Prepared {
-  std::vector<Shape> inputs;
-  std::vector<Shape> outputs;
-};
 
 /// A program on one GPU.
 class OnGpu {
@@ -108,6 +102,7 @@ class OnGpu {
     function_->check();
   }
   std::uintptr_t stream() const { return reinterpret_cast<std::uintptr_t>(function_->stream()); }
+  DeviceFunction& function() { return *function_; }
 
  private:
   [[noreturn]] void refuse_count(std::size_t found) const {
@@ -185,6 +180,8 @@ std::uintptr_t address_of(const Tensor& tensor, std::uintptr_t stream) {
 }
 
 }  // namespace
+
+DeviceFunction& function_of(nb::handle program) { return nb::cast<OnGpu&>(program).function(); }
 
 void bind_device_programs(nb::module_& m) {
   nb::class_<Prepared>(m, "Prepared").def("outputs", [](const Prepared& prepared) {
