@@ -161,12 +161,14 @@ def test_other_streams_threads_and_inference_mode():
     expected_step = stepped(step, model, x)
     torch.cuda.synchronize()
     right = []
-    first = threading.Lock()  # PyTorch traces in one thread at a time
+    first = threading.Lock()  # PyTorch traces in one thread at a time, while no other calls
+    traced = threading.Barrier(4, timeout=60)
 
     def work():
         with torch.cuda.stream(torch.cuda.Stream()), torch.inference_mode():
             with first:
                 step(x)
+            traced.wait()
             right.extend(torch.equal(step(x.clone() * 1), expected) for _ in range(50))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
