@@ -74,3 +74,14 @@ def test_what_cannot_be_is_said_in_a_sentence():
         f(np.ones(2, np.float32), 10**400)
     with pytest.raises(segfuse.UsageError, match="axes of 1 and"):
         segfuse.compile(lambda x: np.einsum("aa->a", x))(np.ones((1, 3), np.float32))
+
+
+def test_an_index_of_one_operand_alone_is_summed_without_rounding():
+    """einsum sums it before the product; in 16 bits that sum would be rounded once more."""
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((400, 7)).astype(np.float16)
+    b = rng.standard_normal((7, 300)).astype(np.float16)
+    found = segfuse.compile(lambda a, b: np.einsum("ij,jk->k", a, b))(a, b)
+    assert found.dtype == np.float16
+    exact = np.einsum("ij,jk->k", a.astype(np.float64), b.astype(np.float64))
+    assert np.all(np.abs(found - exact) <= 2.0**-11 * np.abs(exact) + 1e-4)

@@ -246,12 +246,16 @@ def _product(terms: list[Any], needed: set[str]) -> tuple[Value, list[str]]:
     if len(terms) == 1:
         return terms[0]
     (x, names_x), (y, names_y) = terms
+    half = x.dtype if x.dtype == y.dtype and x.dtype in ("float16", "bfloat16") else None
+    if half and (set(names_x) ^ set(names_y)) - needed:  # what is summed first is not rounded
+        x, y = e.astype(x, "float32"), e.astype(y, "float32")
     x, names_x = _summed(x, names_x, needed | set(names_y))
     y, names_y = _summed(y, names_y, needed | set(names_x))
     kept = [n for n in names_x if n in needed] + [
         n for n in names_y if n in needed and n not in names_x
     ]
-    return _contracted(x, names_x, y, names_y, kept)
+    product, kept = _contracted(x, names_x, y, names_y, kept)
+    return e.astype(product, half) if half else product, kept
 
 
 def _contracted(
