@@ -72,7 +72,7 @@ class LocalRanksTest(RanksTestCase):
             code, _, errors = train(f"folder-{ranks}", "--ranks", str(ranks), "--set", "training.batch_size=2", "--set",
                                     "training.shards=2")
             self.assertEqual(code, 0, errors)
-            self.assertIn("1 recording a step", errors)
+            self.assertIn("2 recordings a step", errors)
             models.append((self.directory / f"folder-{ranks}/model.safetensors").read_bytes())
         self.assertEqual(models[0], models[1])
         code, _, errors = train("folder-refused", "--ranks", "2")

@@ -556,3 +556,22 @@ def test_explain_of_one_operation():
     found = st.explain(lambda x: x * 2, torch.randn(3))
     assert found.operations == 0 and found.share == 0
     assert found.left[0].reason == "a part would have no other operation"
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: torch.cat([x, x * 2, x.narrow(-2, 0, 1)], -2).chunk(2, 1)[0],
+        lambda x: torch.cat([x * 3, x], 1).split(3, -1)[1].transpose(0, 1),
+        lambda x: (x.exp() + 1).unbind(0)[1].unsqueeze(0),
+        lambda x: [(x * 2 + 1).tensor_split(2, -1)[1], (x * 2 + 1)[1:, ::2]],
+    ],
+)
+def test_a_result_that_is_cut_into_a_list_of_views(f, dynamic):
+    x = torch.randn(3, 4, 7)
+    found = torch.compile(f, backend="segfuse", dynamic=dynamic)(x)
+    close(
+        list(found) if isinstance(found, list) else [found],
+        f(x) if isinstance(found, list) else [f(x)],
+    )

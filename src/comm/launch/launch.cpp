@@ -236,16 +236,24 @@ class Launch {
     return at(rank).result.exit_code != static_cast<int>(ExitCode::kInterrupted);
   }
 
+  void tell_loss(std::int64_t rank) SEGFUSE_REQUIRES(mutex_) {
+    if (request_.lost && is_loss(rank)) request_.lost(rank, sentence_of(rank, at(rank)));
+  }
+
   /// Whether another process is to run in its place.
   bool note_failure(std::int64_t rank) {
     const MutexLock lock(mutex_);
     const bool ends = first_ >= 0 || limit_;
     if (is_last(rank)) end_soon();
-    if (ends) return false;
+    if (ends) {
+      // The others may have gone on without it and ended well before its end was noticed here.
+      if (done_ && first_ < 0 && was_killed(at(rank)) && is_spared(rank)) tell_loss(rank);
+      return false;
+    }
     if (is_spared(rank)) {
       if (!are_enough()) return false;  // all end, and rank 0 says so
       if (is_replaced(rank)) return true;
-      if (request_.lost && is_loss(rank)) request_.lost(rank, sentence_of(rank, at(rank)));
+      tell_loss(rank);
       return false;
     }
     first_ = rank;
@@ -296,13 +304,14 @@ class Launch {
                                   : static_cast<int>(was_interrupted(end) ? ExitCode::kInterrupted
                                                                           : ExitCode::kDevice);
     out.sentence = former != nullptr ? former->sentence : sentence_of(rank, blamed);
-    const auto was_killed = [](const Rank& other) {
-      return !other.ended_by_us && other.result.signal && is_uninvited(*other.result.signal);
-    };
     // An error of a device may follow from the loss of another rank.
     out.may_be_mended = former != nullptr || may_be_mended(blamed, board_.read(rank)) ||
                         (!end.signal && std::ranges::any_of(ranks_, was_killed));
     return out;
+  }
+
+  static bool was_killed(const Rank& rank) {
+    return !rank.ended_by_us && rank.result.signal && is_uninvited(*rank.result.signal);
   }
 
   /// Not what asks a program to end.

@@ -239,6 +239,10 @@ class _Writer:
         if base is node or base not in self._from_parts or _REINTERPRET is None:
             return None
         view, whole = node.meta["val"], base.meta["val"]
+        if not (isinstance(view, torch.Tensor) and isinstance(whole, torch.Tensor)):
+            return None  # a list of views
+        if view.is_neg() != whole.is_neg() or view.is_conj() != whole.is_conj():
+            return None
         numbers = [*view.shape, *view.stride(), view.storage_offset(), whole.storage_offset()]
         if not all(isinstance(x, int) for x in numbers) or view.dtype != whole.dtype:
             return None
