@@ -246,7 +246,7 @@ class Launch {
     const bool ends = first_ >= 0 || limit_;
     if (is_last(rank)) end_soon();
     if (ends) {
-      // The others may have gone on without it and ended well before its end was noticed here.
+      // The others may have worked on without it, and ended well before its end was noticed here.
       if (done_ && first_ < 0 && was_killed(at(rank)) && is_spared(rank)) tell_loss(rank);
       return false;
     }
