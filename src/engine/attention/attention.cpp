@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/sizes.h"
 #include "engine/exec/growing_memory.h"
 #include "engine/kernels/attention_kernels.h"
 #include "engine/kernels/product_kernels.h"
@@ -12,8 +13,6 @@ namespace segfuse::engine {
 namespace {
 
 constexpr std::int64_t kTaskWork = 1 << 18;  // multiplications that make waking a thread worth it
-
-std::int64_t tiles(std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; }
 
 template <class T>
 bool finite(const T* from, std::int64_t row, std::int64_t rows, std::int64_t columns) {
@@ -32,8 +31,8 @@ class Tiled {
         plan_(plan),
         in_(in),
         kernels_(attention_kernels<T>()),
-        row_tiles_(tiles(plan.rows, kTileRows)),
-        column_tiles_(tiles(plan.columns, kTileColumns)),
+        row_tiles_(ceil_divide(plan.rows, kTileRows)),
+        column_tiles_(ceil_divide(plan.columns, kTileColumns)),
         skips_(plan.skips()) {}
 
  protected:
@@ -343,7 +342,8 @@ class Backward : Tiled<T> {
 }  // namespace
 
 std::int64_t AttentionPlan::flags(bool gradient) const {
-  return batch * (tiles(columns, kTileColumns) + (gradient ? tiles(rows, kTileRows) : 0));
+  return batch *
+         (ceil_divide(columns, kTileColumns) + (gradient ? ceil_divide(rows, kTileRows) : 0));
 }
 
 template <class T>

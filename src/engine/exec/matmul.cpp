@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/sizes.h"
 #include "engine/exec/move.h"
 #include "engine/kernels/product_kernels.h"
 
@@ -23,19 +24,16 @@ constexpr std::int64_t kTaskResults = kTaskRows * 512;
 constexpr std::int64_t kRowUnit = 6;
 constexpr std::int64_t kColumnUnit = 64;
 
-constexpr std::int64_t blocks_of(std::int64_t size, std::int64_t block) {
-  return (size + block - 1) / block;
-}
-
 /// Of blocks of about equal size, multiples of `unit`, of at most about `most`.
 constexpr std::int64_t equal_block(std::int64_t size, std::int64_t most, std::int64_t unit) {
-  return blocks_of(blocks_of(size, blocks_of(size, most)), unit) * unit;
+  return ceil_divide(ceil_divide(size, ceil_divide(size, most)), unit) * unit;
 }
 
 /// How the results are divided into tasks. No bit depends on it.
 struct Division {
   std::int64_t rows, columns, inner;  ///< of a task
   std::int64_t high, wide, deep;      ///< tasks of a matrix
+  std::int64_t work;                  ///< multiplications of a task
 
   Division(const Product& p, int threads)
       : rows(equal_block(p.a.rows, kTaskRows, kRowUnit)),
@@ -43,25 +41,23 @@ struct Division {
         inner(p.apart > 1 ? p.run : p.a.columns),
         deep(p.apart) {
     count(p);
-    while (p.a.batch * high * wide * deep < 2 * threads && work() >= 2 * kWorthATask &&
+    while (p.a.batch * high * wide * deep < 2 * threads && work >= 2 * kWorthATask &&
            (rows > kRowUnit || columns > kColumnUnit)) {
       if (columns > std::max(rows, kColumnUnit)) {
-        columns = equal_block(columns, blocks_of(columns, 2), kColumnUnit);
+        columns = equal_block(columns, ceil_divide(columns, 2), kColumnUnit);
       } else {
-        rows = equal_block(rows, blocks_of(rows, 2), kRowUnit);
+        rows = equal_block(rows, ceil_divide(rows, 2), kRowUnit);
       }
       count(p);
     }
   }
-  std::int64_t work() const { return work_; }
 
  private:
   void count(const Product& p) {
-    high = blocks_of(p.a.rows, rows);
-    wide = blocks_of(p.b.columns, columns);
-    work_ = std::min(rows, p.a.rows) * std::min(columns, p.b.columns) * inner;
+    high = ceil_divide(p.a.rows, rows);
+    wide = ceil_divide(p.b.columns, columns);
+    work = std::min(rows, p.a.rows) * std::min(columns, p.b.columns) * inner;
   }
-  std::int64_t work_ = 0;
 };
 
 /// One product of matrices.
@@ -73,7 +69,7 @@ class Multiplication {
 
   void run(ThreadPool& pool) const {
     const Division d(p_, pool.size());
-    const std::int64_t grain = std::max<std::int64_t>(1, kWorthATask / d.work());
+    const std::int64_t grain = std::max<std::int64_t>(1, kWorthATask / d.work);
     pool.for_ranges(p_.a.batch * d.high * d.wide * d.deep, grain,
                     [&](std::int64_t begin, std::int64_t end) {
                       for (std::int64_t task = begin; task < end; ++task) part(d, task);
@@ -175,9 +171,10 @@ std::optional<Matrix> as_matrix(const Layout& layout, bool transpose) {
 Product plan_product(const Matrix& a, const Matrix& b) {
   Product p{a, b};
   // Of the length alone, since bits depend on it.
-  p.run = std::max(kMinRun, blocks_of(blocks_of(a.columns, kMaxRuns), kBlockInner) * kBlockInner);
+  p.run =
+      std::max(kMinRun, ceil_divide(ceil_divide(a.columns, kMaxRuns), kBlockInner) * kBlockInner);
   if (a.batch == 1 && a.rows * b.columns <= kFewResults && a.columns > p.run)
-    p.apart = blocks_of(a.columns, p.run);
+    p.apart = ceil_divide(a.columns, p.run);
   return p;
 }
 

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "base/sizes.h"
 #include "segfuse/error.h"
 #include "segfuse/semicrf.h"
 #include "semicrf/cuda/kernels/common/arguments.h"
@@ -26,8 +27,6 @@ template <>
 inline constexpr const char* kInputName<Half> = "Half";
 template <>
 inline constexpr const char* kInputName<BFloat16> = "BFloat16";
-
-inline std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 inline unsigned side(std::int64_t n) { return static_cast<unsigned>(n); }
 
