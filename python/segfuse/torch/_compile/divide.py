@@ -241,8 +241,6 @@ class _Writer:
         view, whole = node.meta["val"], base.meta["val"]
         if not (isinstance(view, torch.Tensor) and isinstance(whole, torch.Tensor)):
             return None  # a list of views
-        if view.is_neg() != whole.is_neg() or view.is_conj() != whole.is_conj():
-            return None
         numbers = [*view.shape, *view.stride(), view.storage_offset(), whole.storage_offset()]
         if not all(isinstance(x, int) for x in numbers) or view.dtype != whole.dtype:
             return None
