@@ -39,9 +39,14 @@ std::optional<StreamId> OpenDevice::adopt(StreamHandle stream) {
   return timeline_.adopt(device(), stream, "caller's " + std::to_string(adopted_.size()));
 }
 
+bool OpenDevice::is_captured(StreamHandle stream) const {
+  return stream != StreamHandle() && stream != legacy_if_null(nullptr) &&
+         device().is_captured(stream);
+}
+
 std::byte* OpenDevice::allocate(StreamHandle stream, std::size_t bytes) {
   std::optional<StreamId> known;
-  if (!device().is_captured(stream)) known = adopt(stream);
+  if (!is_captured(stream)) known = adopt(stream);
   if (!known) return device().allocate_pooled(stream, bytes);
   Buffer buffer = heap_.allocate(bytes, *known, "workspace");
   std::byte* const address = buffer.address();

@@ -46,6 +46,10 @@ class OpenDevice final : public StreamMemory {
   /// Somebody's stream as one of ours, as long as this object: nothing when there are too many.
   std::optional<StreamId> adopt(StreamHandle stream);
 
+  /// Whether work on the stream becomes part of somebody's graph. The legacy default stream cannot
+  /// be captured, and the driver refuses the question while another stream is.
+  bool is_captured(StreamHandle stream) const;
+
   /// From the heap, but where `stream` is captured. A graph bakes addresses in and runs when the
   /// heap has long handed them out again, so its memory is from the device's pool; so is that of
   /// streams that are too many to adopt.

@@ -184,6 +184,18 @@ def test_other_streams_threads_and_inference_mode():
 
 
 @cuda
+def test_calls_in_a_capture_are_refused():
+    f = torch.compile(lambda x: (x * 2).sum(-1), backend="segfuse")
+    x = torch.rand(8, 16, device="cuda")
+    expected = f(x)
+    refusal = pytest.raises(Exception, match="captured into a CUDA graph")
+    for _ in range(2):
+        with refusal, torch.cuda.graph(torch.cuda.CUDAGraph()):
+            f(x)
+        assert torch.equal(f(x), expected)
+
+
+@cuda
 def test_a_wrong_index_is_told_by_check():
     table = nn.Embedding(10, 8).cuda()
     f = torch.compile(lambda i: (table(i) * 2).sum(-1), backend="segfuse")

@@ -202,6 +202,15 @@ void Accelerator::drain() noexcept {
   }
 }
 
+void Accelerator::refuse_capture(runtime::StreamHandle stream) const {
+  if (device_->is_captured(stream))
+    throw UsageError(fmt::format(
+        "{}: a compiled function was called on a stream that is being captured into a CUDA graph, "
+        "expected one that is not, because a replay would use scratch memory that belongs to "
+        "others by then; call the function outside of the capture",
+        name_));
+}
+
 Tensor Accelerator::wrap(DType dtype, Shape shape, Buffer buffer) {
   return Tensor::on_device(dtype, std::move(shape),
                            std::make_shared<Memory>(shared_from_this(), std::move(buffer)));

@@ -92,6 +92,9 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   std::optional<runtime::StreamId> adopt(runtime::StreamHandle stream) {
     return device_->adopt(stream);
   }
+  /// UsageError if `stream` is being captured into a graph. A replay would use scratch memory that
+  /// the heap has handed out again by then.
+  void refuse_capture(runtime::StreamHandle stream) const;
   /// A tensor over a buffer of the device, which may be foreign.
   Tensor wrap(DType dtype, Shape shape, runtime::Buffer buffer);
   /// Keeps a foreign buffer until its uses are over. finished() gives those for which that was

@@ -8,13 +8,8 @@
 
 namespace segfuse::runtime {
 
-/// The legacy default stream cannot be captured, and is not to be asked for while others are.
-bool TensorMemory::captured(StreamHandle stream) const {
-  return stream != legacy_if_null(nullptr) && device_->device().is_captured(stream);
-}
-
 bool TensorMemory::from_pool(StreamHandle stream, Held& held, StreamId& id) {
-  if (!captured(stream)) return false;
+  if (!device_->is_captured(stream)) return false;
   auto& streams = capturing_->streams;
   auto found = std::ranges::find(streams, stream, &std::pair<StreamHandle, StreamId>::first);
   if (found == streams.end()) {
@@ -44,7 +39,7 @@ void TensorMemory::use_at_end(const Held& held, const Pool& pool) {
     const Known& known = known_[i];
     const bool counts =
         known.marked > held.epoch || known.threads > 0 || (held.recorded >> i & 1) != 0;
-    if (counts && known.handle != home && captured(known.handle)) {
+    if (counts && known.handle != home && device_->is_captured(known.handle)) {
       held.buffer.record_stream(timeline, pool.others);
       return;
     }

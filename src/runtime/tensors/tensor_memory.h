@@ -98,7 +98,6 @@ class TensorMemory {
 
   /// Gives the request its stream in the capture's pool; whether `stream` is captured.
   bool from_pool(StreamHandle stream, Held& held, StreamId& id) SEGFUSE_REQUIRES(mutex_);
-  bool captured(StreamHandle stream) const;
   Buffer end(Held held) SEGFUSE_REQUIRES(mutex_);
   void use_at_end(const Held& held, const Pool& pool) SEGFUSE_REQUIRES(mutex_);
   /// One that is sealed.

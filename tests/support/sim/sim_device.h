@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -63,6 +64,7 @@ class SimDevice final : public Device {
   void destroy_stream(StreamHandle stream) noexcept override;
   void synchronize(StreamHandle stream) override;
   bool idle(StreamHandle stream) override;
+  bool is_captured(StreamHandle stream) override { return captured.contains(stream); }
   // Neither counted nor made to fail.
   std::uint64_t identity(StreamHandle stream) override { return engine_->identity(stream); }
   void drain() override { engine_->drain(); }
@@ -102,6 +104,8 @@ class SimDevice final : public Device {
   std::byte* base() const noexcept { return memory_.base(); }
   std::size_t mapped() const { return memory_.mapped(); }
   bool is_mapped(const void* address, std::size_t bytes) const;
+  /// Streams of which the device says that they are captured; what they do is as ever.
+  std::set<StreamHandle> captured;
   std::size_t pinned() const { return pinned_.mapped(); }
 
   /// A held stream takes up nothing. Waiting for it is a deadlock with a schedule, and is reported;

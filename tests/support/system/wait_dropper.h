@@ -18,6 +18,7 @@ class WaitDropper : public Device {
   StreamHandle create_stream() override { return device_.create_stream(); }
   void destroy_stream(StreamHandle s) noexcept override { device_.destroy_stream(s); }
   void synchronize(StreamHandle s) override { device_.synchronize(s); }
+  bool is_captured(StreamHandle s) override { return device_.is_captured(s); }
   EventHandle create_event() override { return device_.create_event(); }
   void destroy_event(EventHandle e) noexcept override { device_.destroy_event(e); }
   void record(StreamHandle s, EventHandle e) override { device_.record(s, e); }

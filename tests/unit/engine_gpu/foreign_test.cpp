@@ -194,6 +194,27 @@ TEST(ForeignArrays, AreUsedInTheOrderOfTheCallersStreamInEverySchedule) {
     }
 }
 
+TEST(ForeignArrays, CallsInACaptureAreRefusedBeforeAnythingIsDone) {
+  const SimAccelerator sim = make_sim_accelerator();
+  Others others(*sim.accelerator);
+  DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
+  ForeignArray x = others.write(segfuse::testing::counting({2, 3}, DType::kF32), others.stream());
+  const ForeignArray y = others.room(DType::kF32, {2, 3});
+  function.run({{x}}, {{y}}, others.stream().get());
+  const std::uint64_t calls = sim.device->calls();
+  const auto refusal = ::testing::ThrowsMessage<UsageError>(
+      HasSubstr("sim:0: a compiled function was called on a stream that is being captured"));
+  sim.device->captured.insert(others.stream());
+  EXPECT_THAT([&] { function.run({{x}}, {{y}}, others.stream().get()); }, refusal);
+  EXPECT_THAT([&] { run_planned(function, {x}, {y}, others.stream()); }, refusal);
+  x.ready = others.stream().get();
+  EXPECT_THAT([&] { function.run({{x}}); }, refusal);
+  EXPECT_EQ(sim.device->calls(), calls);
+  sim.device->captured.clear();
+  EXPECT_TRUE(run_planned(function, {x}, {y}, others.stream()));
+  EXPECT_EQ(function.run({{x}}).size(), 1U);
+}
+
 TEST(ForeignArrays, OnOneStreamNeedNoEventAndNoWait) {
   const SimAccelerator sim = make_sim_accelerator();
   Others others(*sim.accelerator);

@@ -23,13 +23,12 @@ struct Simulated {
   sim::SimDevice device{sim::lazy()};
 };
 
-/// A simulated device with a memory pool, whose streams may be said to be captured.
+/// A simulated device with a memory pool.
 class PooledDevice final : private Simulated, public WaitDropper {
  public:
   PooledDevice() : WaitDropper(Simulated::device) {}
-  bool captured = false;
+  std::set<StreamHandle>& captured = Simulated::device.captured;
   std::map<std::byte*, std::vector<std::byte>> pool;
-  bool is_captured(StreamHandle) override { return captured; }
   std::byte* allocate_pooled(StreamHandle, std::size_t bytes) override {
     std::vector<std::byte> memory(bytes);
     std::byte* const address = memory.data();
@@ -85,13 +84,13 @@ TEST(OpenDevice, WhatAGraphUsesIsFromThePool) {
   OpenDevice open(std::move(owned), nullptr);
   const StreamHandle stream = device.create_stream();
   std::byte* const before = open.allocate(stream, kBlock);
-  device.captured = true;
+  device.captured.insert(stream);
   std::byte* const in_graph = open.allocate(stream, kBlock);
   EXPECT_TRUE(device.pool.contains(in_graph));
   EXPECT_FALSE(device.pool.contains(before));
   open.release(stream, in_graph);
   EXPECT_TRUE(device.pool.empty());
-  device.captured = false;
+  device.captured.clear();
   open.release(stream, before);
   EXPECT_EQ(open.heap().statistics().live_bytes, 0U);
 }

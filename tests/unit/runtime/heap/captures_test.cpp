@@ -34,10 +34,9 @@ struct Simulated {
 class CapturingDevice final : private Simulated, public WaitDropper {
  public:
   CapturingDevice() : WaitDropper(Simulated::device) {}
-  std::set<StreamHandle> captured;
+  std::set<StreamHandle>& captured = Simulated::device.captured;
   mutable int refused = 0;  ///< also where the heap goes on
 
-  bool is_captured(StreamHandle stream) override { return captured.contains(stream); }
   std::uint64_t identity(StreamHandle stream) override {
     return Simulated::device.identity(stream);
   }
