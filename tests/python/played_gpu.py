@@ -14,9 +14,11 @@ MAIN, SIDE = 1, 2
 
 
 class Played:
-    """An allocator that gives a freed block to the next one of its size and stream."""
+    """An allocator that gives a freed block to the next one of its size and stream; as segfuse's
+    heap it gives it to any stream, and reports nothing."""
 
-    def __init__(self):
+    def __init__(self, heap=False):
+        self.heap = heap
         self.current, self.blocks, self.free, self.next = MAIN, {}, {}, 0x10000
         self.pinned = set()
         self.capturing = False
@@ -43,24 +45,31 @@ class Played:
     def is_capturing(self):
         return self.capturing
 
+    def orders_owners(self):
+        return self.heap
+
     def pin(self, tensor):
         key = tensor.untyped_storage()._cdata
         self.pinned.add(key)
         weakref.finalize(tensor.untyped_storage(), self.pinned.discard, key)
         return tensor
 
+    def _kind(self, bytes):
+        return bytes, None if self.heap else self.current
+
     def address_of(self, tensor):
         storage = tensor.untyped_storage()
         block = self.blocks.get(storage._cdata)
         if block is None:
-            kind = (storage.nbytes(), self.current)
+            kind = self._kind(storage.nbytes())
             free = self.free.setdefault(kind, [])
             if free:
                 block = free.pop()
             else:
                 block, self.next = self.next, self.next + max(storage.nbytes(), 512)
             self.blocks[storage._cdata] = block
-            self.recorder.allocate(block)
+            if not self.heap:
+                self.recorder.allocate(block)
             weakref.finalize(storage, self.release, storage._cdata, kind)
         return block, block + tensor.storage_offset() * tensor.element_size()
 
@@ -69,13 +78,14 @@ class Played:
         if block is None:
             return  # it lies elsewhere
         if self.recorder is not None:
-            self.recorder.release(block)
+            if not self.heap:
+                self.recorder.release(block)
             self.free[kind].append(block)
 
     def moved(self, tensor, bytes):
         """The tensor, of so many bytes before, lies elsewhere now."""
         key = tensor.untyped_storage()._cdata
-        self.release(key, (bytes, self.current))
+        self.release(key, self._kind(bytes))
         self.address_of(tensor)
 
     @contextlib.contextmanager
@@ -89,9 +99,9 @@ class Played:
         self.recorder.wait(after, event)
 
 
-def run(program):
+def run(program, heap=False):
     """The races of a program that gets the played GPU."""
-    gpu = Played()
+    gpu = Played(heap)
     recorder = gpu.recorder
     recorder.start()
     try:

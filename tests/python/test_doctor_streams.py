@@ -41,6 +41,34 @@ def test_the_story_of_record_stream():
     assert run(story(True)) == []
 
 
+@pytest.mark.parametrize("first", [MAIN, SIDE])
+def test_a_heap_that_orders_owners_needs_no_record_stream(first):
+    """What is written on one stream and dropped is overwritten on the other one."""
+
+    def program(gpu):
+        blocks = set()
+        for _ in range(3):
+            for stream in (first, MAIN + SIDE - first):
+                with gpu.on(stream):
+                    blocks.add(gpu.address_of(torch.ones(4).mul_(2))[0])
+        assert len(blocks) == 1
+
+    assert run(story(False), heap=True) == []
+    assert run(program, heap=True) == []
+
+
+def test_a_race_within_an_owner_is_found_in_such_a_heap():
+    def program(gpu):
+        for _ in range(2):
+            x = torch.ones(4)
+            with gpu.on(SIDE):
+                x.sum()
+            del x
+
+    races = run(program, heap=True)
+    assert [race["kind"] for race in races] == ["race"] * len(races) and races
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_views_share_their_memory(waits):
     def program(gpu):

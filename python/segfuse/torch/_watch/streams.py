@@ -19,6 +19,7 @@ from torch.cuda import _gpu_trace as trace
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import _native
+from .. import allocator
 from .dispatch import Dispatch
 from .launches import Launches
 from .operation import (
@@ -59,6 +60,10 @@ class Backend(Protocol):
 
     def is_capturing(self) -> bool: ...
 
+    def orders_owners(self) -> bool:
+        """Whether memory comes from segfuse's heap: a new owner's work waits for all former uses,
+        and nobody reports owners."""
+
 
 class Recorder(Dispatch):
     """Feeds a race checker."""
@@ -69,7 +74,7 @@ class Recorder(Dispatch):
         self._backend = backend
         self._pid = os.getpid()
         self._local = threading.local()
-        self._pinned: dict[int, tuple[StorageWeakRef, set[int]]] = {}
+        self._owners: dict[int, tuple[StorageWeakRef, set[int]]] = {}
         self._captured: Uses | None = None
         self._gradients: set[int] = set()  # blocks that a backward pass has allocated
 
@@ -137,22 +142,28 @@ class Recorder(Dispatch):
         """What reads and writes tensors, on a stream."""
         uses: Uses = {}
         host: Uses = {}
+        streams: list[set[int]] = []
+        ordered = self._backend.orders_owners()
         for tensor, write in used:
             if tensor.numel() == 0:
                 continue
             if self._backend.is_here(tensor):
                 use = (*self._backend.address_of(tensor), extent_of(tensor))
                 uses[use] = uses.get(use, False) or write
+                if ordered:
+                    streams.append(self._streams_of_owner(tensor, use[0], "memory"))
             elif self._backend.is_pinned(tensor):
-                use = self._pinned_use(tensor)
+                block = tensor.untyped_storage().data_ptr()
+                use = (block, tensor.data_ptr(), extent_of(tensor))
                 host[use] = host.get(use, False) or write
+                streams.append(self._streams_of_owner(tensor, block, "pinned memory"))
         if uses and self._backend.is_capturing():
             if self._captured is not None:
                 for use, write in uses.items():
                     self._captured[use] = self._captured.get(use, False) or write
         elif uses:
-            for use in host:
-                self._pinned[use[0]][1].add(stream)
+            for known in streams:
+                known.add(stream)
             self.use(stream, name, uses | host)
         else:
             for use, write in host.items():
@@ -161,19 +172,19 @@ class Recorder(Dispatch):
     def use(self, stream: int, name: str, uses: Uses) -> None:
         self.trace.operation(stream, name, stack_here(), [(*use, w) for use, w in uses.items()])
 
-    def _pinned_use(self, tensor: Tensor) -> tuple[int, int, int]:
-        """PyTorch gives out pinned memory again when the copies of its former owner have ended."""
+    def _streams_of_owner(self, tensor: Tensor, block: int, label: str) -> set[int]:
+        """Where its owner was used. A block whose next owner waits for all uses of the former one
+        has no other sign of a new owner than another storage."""
         storage = tensor.untyped_storage()
-        block = storage.data_ptr()
-        known = self._pinned.get(block)
+        known = self._owners.get(block)
         if known is None or known[0].cdata != storage._cdata:
             if known is not None:
                 for stream in known[1]:
                     self.trace.record_stream(block, stream)
                 self.trace.release(block, "")
-            self.trace.allocate(block, "pinned memory", stack_here())
-            self._pinned[block] = (StorageWeakRef(storage), set())
-        return block, tensor.data_ptr(), extent_of(tensor)
+            self.trace.allocate(block, label, stack_here())
+            known = self._owners[block] = (StorageWeakRef(storage), set())
+        return known[1]
 
     # Called by the backend.
 
@@ -300,6 +311,9 @@ class Cuda:
 
     def is_capturing(self) -> bool:
         return is_capturing()
+
+    def orders_owners(self) -> bool:
+        return allocator.enabled()
 
 
 class _Report:
