@@ -19,7 +19,7 @@ from torch.cuda import _gpu_trace as trace
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import _native
-from .. import allocator
+from ..allocator import enabled
 from .dispatch import Dispatch
 from .launches import Launches
 from .operation import (
@@ -313,7 +313,7 @@ class Cuda:
         return is_capturing()
 
     def orders_owners(self) -> bool:
-        return allocator.enabled()
+        return enabled()
 
 
 class _Report:
