@@ -1,6 +1,6 @@
 // Two ranks exchange slab buffers over libfabric on this machine while processes are spawned.
 
-#include "comm/registered/backends/fabric.h"
+#include "support/system/fabric.h"
 
 #include <gtest/gtest.h>
 #include <rdma/fi_cm.h>

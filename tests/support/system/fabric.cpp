@@ -1,4 +1,4 @@
-#include "comm/registered/backends/fabric.h"
+#include "support/system/fabric.h"
 
 #include <fmt/core.h>
 #include <rdma/fi_domain.h>
