@@ -167,6 +167,36 @@ def test_sizes_decide_as_numbers_do():
     np.testing.assert_allclose(half(like(4)), like(4) / -2)
 
 
+BELOW_ZERO = {  # m is NumPy or segfuse.ops; n is the size of x, from 3 to 17
+    "end": lambda m, x, n: x[: n - 8],
+    "start": lambda m, x, n: x[n // 2 - 6 :],
+    "always": lambda m, x, n: x[-(n // 2) :],
+    "both": lambda m, x, n: x[n - 9 : n - 5],
+    "backward": lambda m, x, n: x[n - 7 : 2 - n : -1],
+    "steps": lambda m, x, n: x[n - 9 :: 2],
+    "element": lambda m, x, n: x[n // 2 - 3],
+    "factor": lambda m, x, n: x * (n - 9) + (5 - n),
+    "exponent": lambda m, x, n: x ** (n - 9),
+    "where": lambda m, x, n: m.where(x > 2, x, n - 9),
+    "clip": lambda m, x, n: m.clip(x, n - 9, 3),
+    "tril": lambda m, x, n: m.tril(x[:, None] * x, n // 2 - 4),
+    "arange": lambda m, x, n: m.arange(5 - n, 5) * x,
+    "roll": lambda m, x, n: m.roll(x, 4 - n),
+}
+
+
+@pytest.mark.parametrize("name", BELOW_ZERO)
+def test_a_calculated_size_below_zero(name):
+    """It means what the number does that it is in the call."""
+    f = BELOW_ZERO[name]
+    compiled = segfuse.compile(lambda x: (f(sf, x, x.shape[0]), x.shape[0] - 9))
+    for n in (12, 5, 9, 8, 17, 7, 3):
+        x = np.random.default_rng(n).normal(size=n) + 2
+        found, number = compiled(x)
+        np.testing.assert_allclose(found, f(np, x, n), rtol=1e-12, err_msg=str(n))
+        assert number == n - 9
+
+
 # --- trees ---
 
 Pair = collections.namedtuple("Pair", "first second")
