@@ -1,8 +1,10 @@
 """Compiled functions: traces and their cache, sizes, trees, libraries, refusals, threads."""
 
 import collections
+import copy
 import math
 import os
+import pickle
 import threading
 import warnings
 
@@ -618,3 +620,33 @@ def test_a_size_that_a_requirement_makes_one():
     y = np.arange(20.0).reshape(4, 5)
     got = segfuse.compile(stretched)(x, mask, y)
     np.testing.assert_array_equal(got, np.where(mask, x[..., None], 2 * x[..., None]) + y)
+
+
+# --- copies ---
+
+
+@segfuse.compile
+def decorated(x):
+    return x * 2
+
+
+def tripled(x):
+    return x * 3
+
+
+def test_copies_and_pickles():
+    """A copy is the function itself; a pickle holds its name, or the function that it compiles."""
+    made = segfuse.compile(tripled, threads=1, excess_precision=False)
+    made(X)
+    gradient = segfuse.grad(lambda x: (x * x).sum())
+    gradient(X)
+    for function in (decorated, made, gradient):
+        assert copy.copy(function) is function
+        assert copy.deepcopy({"f": [function]})["f"][0] is function
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    again = pickle.loads(pickle.dumps(made))
+    assert again is not made and again.cache_info().traces == 0
+    assert (again._how, again._device) == (made._how, made._device)
+    np.testing.assert_array_equal(again(X), X * 3)
+    with pytest.raises(segfuse.UsageError, match="gradient of <lambda> cannot be pickled"):
+        pickle.dumps(gradient)
