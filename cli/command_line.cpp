@@ -46,20 +46,25 @@ Command Command::add(const std::string& name, const std::string& description) {
 
 namespace {
 
-/// Refuses `--name ""`: the parser would read a number from it as 0, and commands take an empty
-/// text as an option that was left out.
+/// Refuses `""`: the parser would read a number from it as 0, commands take an empty text as an
+/// option that was left out, and an empty path as the current directory.
 CLI::Option* without_empty_values(CLI::Option* option) {
-  if (option->get_positional()) return option;
-  return option->check([](const std::string& text) -> std::string {
-    return text.empty() ? "the value is empty; give one, or leave the option out" : "";
-  });
+  const char* refusal = option->get_positional()
+                            ? "the value is empty; expected one"
+                            : "the value is empty; give one, or leave the option out";
+  return option->check(
+      [refusal](const std::string& text) -> std::string { return text.empty() ? refusal : ""; });
 }
 
 }  // namespace
 
 template <class T>
 Option Command::option(const std::string& name, T& value, const std::string& help) {
-  return Option(without_empty_values(app_->add_option(name, value, help)));
+  CLI::Option* option = app_->add_option(name, value, help);
+  // The words of another program's command may be empty.
+  if (std::is_same_v<T, std::vector<std::string>> && option->get_positional())
+    return Option(option);
+  return Option(without_empty_values(option));
 }
 template Option Command::option(const std::string&, std::string&, const std::string&);
 template Option Command::option(const std::string&, std::filesystem::path&, const std::string&);

@@ -55,7 +55,7 @@ int run_command(int argc, char** argv, segfuse::cli::Common& common) {
   } catch (const std::system_error& error) {
     if (std::ferror(stdout) != 0)
       return segfuse::cli::fail(
-          common, ExitCode::kData,
+          common, ExitCode::kDevice,
           fmt::format("cannot write to standard output: {}", error.code().message()));
     return segfuse::cli::fail(common, ExitCode::kDevice,
                               fmt::format("the system refuses: {}", error.code().message()));

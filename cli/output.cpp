@@ -22,8 +22,8 @@ void print_json(const nlohmann::ordered_json& json, int indent) {
 void flush_output() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
-  throw DataError(fmt::format("cannot write to standard output: {}",
-                              std::generic_category().message(errno != 0 ? errno : EIO)));
+  throw DeviceError(fmt::format("cannot write to standard output: {}",
+                                std::generic_category().message(errno != 0 ? errno : EIO)));
 }
 
 double number_of(const char* option, const std::string& text, const char* what) {

@@ -19,9 +19,18 @@ std::string class_of(nb::handle object) {
 }
 
 template <class Array>
-Array import_array(const char* name, nb::handle object, const char* expected) {
-  Array array;
-  if (!object.is_none() && nb::try_cast(object, array, false) && array.is_valid()) return array;
+bool is_imported(nb::handle object, Array& array) {
+  return !object.is_none() && nb::try_cast(object, array, false) && array.is_valid();
+}
+
+/// A field of NumPy's records has strides that need not be multiples of an element, which DLPack
+/// cannot express; its copy has.
+bool is_copied(nb::handle object, Input& array) {
+  const nb::object type = nb::module_::import_("numpy").attr("ndarray");
+  return nb::isinstance(object, type) && is_imported(object.attr("copy")(), array);
+}
+
+[[noreturn]] void refuse(const char* name, nb::handle object, const char* expected) {
   throw UsageError(
       fmt::format("semicrf: {} is of type {}, expected {}", name, class_of(object), expected));
 }
@@ -52,13 +61,17 @@ std::string to_text(const nb::dlpack::dtype& dtype) {
 }
 
 Input import_input(const char* name, nb::handle object) {
-  return import_array<Input>(name, object,
-                             "a NumPy, JAX or PyTorch array (or another with DLPack) in the byte "
-                             "order of this machine");
+  Input array;
+  if (is_imported(object, array) || is_copied(object, array)) return array;
+  refuse(name, object,
+         "a NumPy, JAX or PyTorch array (or another with DLPack) in the byte order of this "
+         "machine");
 }
 
 Output import_output(const char* name, nb::handle object) {
-  return import_array<Output>(name, object, "an array that may be written");
+  Output array;
+  if (is_imported(object, array)) return array;
+  refuse(name, object, "an array that may be written");
 }
 
 nb::tuple to_numpy(semicrf::Segmentations y) {

@@ -43,6 +43,9 @@ class ForkedChildError : public UsageError {
 class DataError : public Error {
  public:
   explicit DataError(const std::string& message) : Error(ExitCode::kData, message) {}
+
+ protected:
+  using Error::Error;
 };
 
 /// A device or a driver failed (also: out of device memory).

@@ -1,5 +1,6 @@
 """A folder is enough: trainings without a configuration, on data as people have it."""
 
+import array
 import hashlib
 import json
 import pathlib
@@ -7,6 +8,7 @@ import re
 import shutil
 import subprocess
 import unittest
+import wave
 
 import tool
 
@@ -59,6 +61,15 @@ class RecordingsTest(tool.ToolTest):
             )
             (folder / audio.stem).with_suffix(suffix).write_text(text)
         return folder
+
+    def change_rate(self, path, times):
+        """Of 16 kHz, with the same duration."""
+        with wave.open(str(path)) as file:
+            samples = memoryview(file.readframes(file.getnframes())).cast("h")
+        count = int(len(samples) * times)
+        with wave.open(str(path), "w") as file:
+            file.setparams((1, 2, int(16000 * times), 0, "NONE", ""))
+            file.writeframes(array.array("h", (samples[int(i / times)] for i in range(count))))
 
     def card(self, folder, *more, check=0):
         result = tool.run(
@@ -292,6 +303,11 @@ class FolderTest(RecordingsTest):
         self.assertIn(
             "uses frequencies from 20000 Hz on", self.card(folder, "--preset", "mouse", check=2)
         )
+        for times, words in ((12, "16000 Hz (3), 192000 Hz (1)"), (1 / 16, "1000 Hz (1), 16000 Hz")):
+            self.change_rate(folder / self.recordings[0].name, times)
+            card = self.card(folder)  # one recording does not choose for the others
+            self.assertIn(words, card)
+            self.assertIn("preset        birdsong", card)
         refused = tool.run("train", self.directory / "presets.toml", "--preset", "bat", check=2)
         self.assertIn("--preset is for a folder", refused.stderr)
         refused = tool.run("train", folder, "--data", folder, check=2)

@@ -99,14 +99,14 @@ class RobustTest(tool.ToolTest):
             with self.subTest(command=command), open("/dev/full", "w") as full:
                 result = subprocess.run([tool.SEGFUSE, *map(str, command), "--quiet"], stdout=full,
                                         stderr=subprocess.PIPE, text=True)
-                self.assertEqual(result.returncode, 3)
+                self.assertEqual(result.returncode, 4)
                 last = result.stderr.splitlines()[-1]  # warnings may stand before it
                 self.assertTrue(last.startswith("segfuse: cannot write to standard output: No space"), last)
 
     def test_a_limit_of_file_sizes_is_a_sentence(self):
         before = {p: p.read_bytes() for p in self.model.iterdir()}
         result = tool.run("train", self.config, "--data", self.data, "--out", self.directory / "small",
-                          "--quiet", check=3, preexec_fn=limited(resource.RLIMIT_FSIZE, 4096))
+                          "--quiet", check=4, preexec_fn=limited(resource.RLIMIT_FSIZE, 4096))
         self.assertIn("ulimit -f", self.sentence(result))
         self.assertFalse((self.directory / "small").exists())
         self.assertEqual(before, {p: p.read_bytes() for p in self.model.iterdir()})
@@ -122,7 +122,7 @@ class RobustTest(tool.ToolTest):
             (data / split / "x.csv").write_text("start,end,label\n0,150,a\n150,300,b\n")
         config = self.directory / "values.toml"
         config.write_text('[features]\nkind = "values"\nframe_rate = 1000\n')
-        result = tool.run("train", config, "--data", data, "--out", out, "--quiet", check=3,
+        result = tool.run("train", config, "--data", data, "--out", out, "--quiet", check=4,
                           preexec_fn=limited(resource.RLIMIT_FSIZE, 1 << 20))
         self.assertEqual(self.sentence(result), f"segfuse: cannot write a scratch file in '{out}': File too large; "
                                                 "the file size limit is reached (see ulimit -f)")

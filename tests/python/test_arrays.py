@@ -98,6 +98,28 @@ def strided(array):
     return view[tuple(slice(None, None, -1) for _ in array.shape)]
 
 
+def test_fields_of_records():
+    """Their strides need not be multiples of an element."""
+    records = np.zeros(4, [("tag", "u1"), ("x", "f4"), ("y", "f8"), ("n", "i4")])
+    records["x"] = records["y"] = records["n"] = np.arange(4)
+    triple = segfuse.compile(lambda x: x * 3)
+    for field in ("x", "y", "n"):
+        np.testing.assert_array_equal(triple(records[field]), np.arange(4) * 3)
+        np.testing.assert_array_equal(triple(records[field][::-2]), [9, 3])
+    zeros = np.zeros((2, 3, 4)), np.zeros((4, 4)), np.zeros((2, 4))
+    found = segfuse.log_partition(*zeros, initial=records["y"], lengths=records["n"][1:3])
+    np.testing.assert_array_equal(
+        found, segfuse.log_partition(*zeros, initial=np.arange(4.0), lengths=[1, 2])
+    )
+    step = segfuse.Fusion("step")
+    w = step.input("w", "float32", ("N",))
+    new = w + 1
+    step.output(new, "new")
+    step.alias(new, w)
+    with pytest.raises(segfuse.UsageError):  # a copy would be overwritten
+        step.build()(w=records["x"])
+
+
 def test_any_strides_are_read_as_they_are():
     model = random_model(by_duration=True)
     inputs = model.inputs()

@@ -1,8 +1,10 @@
 """Compiled functions: traces and their cache, sizes, trees, libraries, refusals, threads."""
 
 import collections
+import copy
 import math
 import os
+import pickle
 import threading
 import warnings
 
@@ -165,6 +167,36 @@ def test_sizes_decide_as_numbers_do():
     assert segfuse.compile(lambda x: x.shape[0] * 1)(like(7)) == 7
     half = segfuse.compile(lambda x: x * (x.shape[0] * 0.5 - 1.0) / (2.0 - x.shape[0]))
     np.testing.assert_allclose(half(like(4)), like(4) / -2)
+
+
+BELOW_ZERO = {  # m is NumPy or segfuse.ops; n is the size of x, from 3 to 17
+    "end": lambda m, x, n: x[: n - 8],
+    "start": lambda m, x, n: x[n // 2 - 6 :],
+    "always": lambda m, x, n: x[-(n // 2) :],
+    "both": lambda m, x, n: x[n - 9 : n - 5],
+    "backward": lambda m, x, n: x[n - 7 : 2 - n : -1],
+    "steps": lambda m, x, n: x[n - 9 :: 2],
+    "element": lambda m, x, n: x[n // 2 - 3],
+    "factor": lambda m, x, n: x * (n - 9) + (5 - n),
+    "exponent": lambda m, x, n: x ** (n - 9),
+    "where": lambda m, x, n: m.where(x > 2, x, n - 9),
+    "clip": lambda m, x, n: m.clip(x, n - 9, 3),
+    "tril": lambda m, x, n: m.tril(x[:, None] * x, n // 2 - 4),
+    "arange": lambda m, x, n: m.arange(5 - n, 5) * x,
+    "roll": lambda m, x, n: m.roll(x, 4 - n),
+}
+
+
+@pytest.mark.parametrize("name", BELOW_ZERO)
+def test_a_calculated_size_below_zero(name):
+    """It means what the number does that it is in the call."""
+    f = BELOW_ZERO[name]
+    compiled = segfuse.compile(lambda x: (f(sf, x, x.shape[0]), x.shape[0] - 9))
+    for n in (12, 5, 9, 8, 17, 7, 3):
+        x = np.random.default_rng(n).normal(size=n) + 2
+        found, number = compiled(x)
+        np.testing.assert_allclose(found, f(np, x, n), rtol=1e-12, err_msg=str(n))
+        assert number == n - 9
 
 
 # --- trees ---
@@ -588,3 +620,33 @@ def test_a_size_that_a_requirement_makes_one():
     y = np.arange(20.0).reshape(4, 5)
     got = segfuse.compile(stretched)(x, mask, y)
     np.testing.assert_array_equal(got, np.where(mask, x[..., None], 2 * x[..., None]) + y)
+
+
+# --- copies ---
+
+
+@segfuse.compile
+def decorated(x):
+    return x * 2
+
+
+def tripled(x):
+    return x * 3
+
+
+def test_copies_and_pickles():
+    """A copy is the function itself; a pickle holds its name, or the function that it compiles."""
+    made = segfuse.compile(tripled, threads=1, excess_precision=False)
+    made(X)
+    gradient = segfuse.grad(lambda x: (x * x).sum())
+    gradient(X)
+    for function in (decorated, made, gradient):
+        assert copy.copy(function) is function
+        assert copy.deepcopy({"f": [function]})["f"][0] is function
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    again = pickle.loads(pickle.dumps(made))
+    assert again is not made and again.cache_info().traces == 0
+    assert (again._how, again._device) == (made._how, made._device)
+    np.testing.assert_array_equal(again(X), X * 3)
+    with pytest.raises(segfuse.UsageError, match="gradient of <lambda> cannot be pickled"):
+        pickle.dumps(gradient)

@@ -140,3 +140,38 @@ def test_jax(jax):
     first = segfuse.grad(lambda x: (sf.softmax(x, 0)[0] * sf.tanh(x)).sum())(x)
     expected = jax.grad(lambda x: (jax.nn.softmax(x, 0)[0] * jnp.tanh(x)).sum())(x)
     np.testing.assert_allclose(first, expected, atol=1e-6)
+
+
+def slopes(function, x):
+    return segfuse.grad(lambda x: function(x).sum())(np.array(x, "f8"))
+
+
+def test_slopes_where_two_formulas_meet():
+    """Where a formula for one place (a zero, an infinity) replaces the general one."""
+    x = [-8, -1, -0.0, 0.0, 1, np.inf, -np.inf, np.nan]
+    third = 1 / 3
+    np.testing.assert_allclose(
+        slopes(sf.cbrt, x), [third / 4, third, np.inf, np.inf, third, 0, 0, np.nan], rtol=1e-12
+    )
+    np.testing.assert_array_equal(slopes(lambda x: sf.modf(x)[0], [-2.5, -2, -0.0, 0.0, 3]), 1)
+    found = np.asarray(segfuse.compile(lambda x: sf.modf(x)[0])(np.array(x)))
+    np.testing.assert_array_equal(found, np.modf(x)[0])
+    np.testing.assert_array_equal(np.signbit(found[:-1]), np.signbit(np.modf(x)[0][:-1]))
+
+
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        (sf.median, [0, 0.5, 0.5, 0]),
+        (sf.nanmedian, [0, 0.5, 0.5, 0]),
+        (lambda x: sf.quantile(x, 0.4), [0, 0.8, 0.2, 0]),
+        (lambda x: sf.percentile(x, 60), [0, 0.2, 0.8, 0]),
+        (lambda x: sf.quantile(x, 0.5, method="midpoint"), [0, 0.5, 0.5, 0]),
+    ],
+)
+def test_quantiles_of_equal_elements(function, wanted):
+    """Equal neighbours share the gradient as others do."""
+    np.testing.assert_allclose(slopes(function, [-1, 2, 2, 3]), wanted, atol=1e-12)
+    np.testing.assert_allclose(slopes(function, [-1, 2, 2.5, 3]), wanted, atol=1e-12)
+    infinite = np.array([-1, np.inf, np.inf, np.inf])
+    assert segfuse.compile(function)(infinite) == np.inf

@@ -331,6 +331,7 @@ def test_exp2_is_as_exact_as_exp(dtype, end, ulps):
         np.s_[I3, I3], np.s_[:, I3, I3[::-1]], np.s_[I3, :, I3], np.s_[I3, None, I3 - 3],
         np.s_[I3[:, None], I3[:2]], np.s_[1, I3, I3], np.s_[I3, I3, 1:, None], np.s_[I3, 1, I3],
         np.s_[:, I3, ..., I3[::-1]], np.s_[None, 1, I3, ..., I3],
+        [], [[], []], np.s_[:, []], np.s_[[], []],
     ],
     ids=str,
 )  # fmt: skip

@@ -472,6 +472,30 @@ def test_sizes_are_numbers_in_results():
     assert set(backend.traces()) <= {0, 1}
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: F.pad(x * 2, (0, 1 - n % 2)).sin(),  # the backward of a pad is one below 0
+        lambda x, n: F.pad(x.cos(), (3 - n // 3, n // 2 - 3)).sin(),
+        lambda x, n: (x * 2)[:, -(n // 2) :].sin(),
+        lambda x, n: (x * 2)[:, n // 2 - 6 : n // 2 + 6].sin(),
+        lambda x, n: (x * 2).select(1, n // 2 - 3).sin(),
+        lambda x, n: x.sin() * (n - 9) + (5 - n),
+        lambda x, n: (x[:, :, None] * x[:, None, :]).tril(n // 2 - 4).sin(),
+        lambda x, n: x * torch.arange(8 - n, 8).sin(),
+        lambda x, n: torch.full((2, n), n - 9) * x,
+    ],
+)
+def test_a_calculated_size_below_zero(function):
+    step = compiled(lambda x: function(x, x.shape[1]), dynamic=True)
+    for n in (9, 12, 5, 17, 8, 6):
+        ours = leaves([torch.randn(2, n, dtype=torch.float64)])
+        theirs = leaves(ours)
+        made, expected = step(*ours), function(*theirs, n)
+        close(made, expected)
+        close(gradients(made, ours), gradients(expected, theirs))
+
+
 def test_a_size_that_only_the_result_has():
     """The backward of a sum needs sizes that none of its tensors shows."""
 

@@ -17,7 +17,9 @@ class NumpyKind(Kind):
         pass
 
     def writable(self, array: Any) -> bool:
-        return bool(array.flags.writeable)
+        # A field of records may have strides that are no multiples of an element: it is copied.
+        copied = any(step % array.itemsize for step in array.strides)
+        return bool(array.flags.writeable) and not copied
 
     def readable(self, name: str, array: Any, *, differentiable: bool) -> Any:
         return array

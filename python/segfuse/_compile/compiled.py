@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -146,12 +147,27 @@ class Compiled:
         return self._derived(pushed_forward(self._function))
 
     def _derived(self, function: Callable[..., Any]) -> Compiled:
-        derived = Compiled(function)
-        derived._how, derived._device = self._how, self._device
-        return derived
+        return _made_again(function, self._how, self._device)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+    def __copy__(self) -> Compiled:
+        return self  # as copies of functions are
+
+    def __deepcopy__(self, memo: Any) -> Compiled:
+        return self
+
+    def __reduce__(self) -> Any:
+        """By its name where it has replaced its function there (a decorator), else by what it was
+        made of. A program is traced again where it is loaded."""
+        place: Any = sys.modules.get(getattr(self, "__module__", None) or "")
+        for name in str(getattr(self, "__qualname__", "")).split("."):
+            place = getattr(place, name, None)
+        return self.__qualname__ if place is self else self._made_of()
+
+    def _made_of(self) -> Any:
+        return _made_again, (self._function, self._how, self._device)
 
     def _bound(self, call: Call, exact: Any) -> Bound:
         trace = self._trace_for(call)
@@ -235,6 +251,12 @@ class Compiled:
         with self._lock:
             self._exact.clear()
             self._classes.clear()
+
+
+def _made_again(function: Callable[..., Any], how: dict[str, Any], device: int | None) -> Compiled:
+    made = Compiled(function)
+    made._how, made._device = how, device
+    return made
 
 
 def compile(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._errors import UsageError
 from .compiled import Compiled
 from .vjp import differentiated
 
@@ -67,6 +68,12 @@ class _Gradient(Compiled):
     ) -> None:
         super().__init__(function, threads=threads, device=device)
         self._numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    def _made_of(self) -> Any:
+        raise UsageError(
+            f"the gradient of {self._name()} cannot be pickled; pickle the function, and call "
+            "segfuse.grad where it is loaded"
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for i in self._numbers:

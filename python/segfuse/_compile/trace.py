@@ -8,6 +8,7 @@ from typing import Any
 from .. import _gpu, _native
 from .._arrays import STATIC, signature_of
 from .._program.fusion import Fusion
+from .._program.lift import as_value
 from .._program.sizes import Guard, Size
 from .._program.value import Value
 from .call import Call
@@ -64,7 +65,7 @@ class Trace:
     def _output(fusion: Fusion, leaf: Any) -> int | None:
         """The place of a leaf among the outputs; None for what is no value."""
         if isinstance(leaf, Size):
-            leaf = Value(fusion, fusion._native.size(leaf._native, "int64"))
+            leaf = as_value(fusion, leaf, "int64")
         if not isinstance(leaf, Value):
             return None
         fusion.output(leaf)

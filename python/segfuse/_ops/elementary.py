@@ -144,14 +144,15 @@ def arccos(x: Any) -> Any:
 def cbrt(x: Any) -> Any:
     """The real cube root."""
 
-    def root(a: Value) -> Value:
-        plain = (a > 0) & e.is_finite(a)
-        safe = e.where(plain, a, 1.0)
-        first = e.pow(safe, 1.0 / 3.0)
-        better = first - (first - safe / (first * first)) * (1.0 / 3.0)  # Newton
-        return e.where(plain, better, a)
-
-    return _odd(root, x)
+    minus = signbit(x)
+    size = e.where(minus, -x, x)
+    plain = (size > 0) & e.is_finite(size)
+    safe = e.where(plain, size, 1.0)
+    first = e.pow(safe, 1.0 / 3.0)
+    better = first - (first - safe / (first * first)) * (1.0 / 3.0)  # Newton
+    # At 0, infinity and NaN the square root has the same value and slope.
+    root = e.where(plain, better, e.sqrt(size))
+    return e.where(minus, -root, root)
 
 
 @_in_floats
@@ -235,8 +236,9 @@ def modf(x: Any) -> tuple[Value, Value]:
     """The fraction and the whole part, both with the sign of x."""
     x = lifted("modf", [x], floating=True)[0]
     whole = trunc(x)
-    fraction = e.where(e.isinf(x), 0.0, x - e.where(e.isinf(x), 0.0, whole))
-    return copysign(fraction, x), whole
+    near = e.where(e.isinf(x), 0.0, whole)
+    fraction = e.where(signbit(x), -(near - x), x - near)  # -0.0 of -2.0, with the slope 1
+    return e.where(e.isinf(x), copysign(0.0, x), fraction), whole
 
 
 def divmod(a: Any, b: Any) -> tuple[Value, Value]:

@@ -283,7 +283,8 @@ def _between(method: str, below: Value, above: Value, part: Value, low: Value) -
         return e.where((part < 0.5) | ((part == 0.5) & even), below, above)
     if method == "midpoint":
         part = e.where(part == 0, part, 0.5)
-    apart = e.where(below == above, 0.0, above - below)
+    same = (below == above) & e.isinf(below)  # equal finite ones share the gradient
+    apart = e.where(same, 0.0, above - below)
     if method is _MEDIAN:  # of one number and an infinite one it is infinite
         part = e.where(part != 0, 0.5, part)
         mean = e.where(part < 0.5, below, above - apart * 0.5)

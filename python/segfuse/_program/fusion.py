@@ -218,7 +218,9 @@ class Fusion:
         if number is not None:
             return compare(relation, number)
         text = difference.text()
-        if text.removeprefix("-").isidentifier():  # a size, which is never negative
+        if "-" not in text and relation in (">=", "<"):  # sums of products of sizes: never negative
+            return relation == ">="
+        if text.removeprefix("-").isidentifier():  # the same for one size
             if relation == ("<=" if text[0] == "-" else ">="):
                 return True
             if relation == (">" if text[0] == "-" else "<"):

@@ -48,6 +48,8 @@ def from_the_end(indices: Value, size: Any, given: Any) -> Value:
 
 
 def _indices(x: Value, item: Any) -> Value:
+    if isinstance(item, list) and np.size(item) == 0:
+        item = np.zeros(np.shape(item), np.int64)  # as in NumPy, although np.asarray([]) is float
     indices = value("indexing", item, x)
     if indices.dtype not in ("int32", "int64"):
         raise UsageError(
@@ -143,8 +145,7 @@ def _within(x: Value, axis: int, item: Any) -> Any:
     """An integer of a key, counted from 0."""
     size = x.shape[axis]
     item = item if isinstance(item, Size) else operator.index(item)
-    negative = isinstance(item, int) and item < 0
-    at = size + item if negative else item
+    at = size + item if is_from_the_end(x, item) else item
     fusion = x._fusion
     if not (fusion._known(">=", at, 0, True) and fusion._known("<", at, size, True)):
         raise UsageError(
@@ -152,6 +153,11 @@ def _within(x: Value, axis: int, item: Any) -> Any:
             f"{shape_text(fusion, x.shape)}"
         )
     return at
+
+
+def is_from_the_end(x: Value, place: Any) -> bool:
+    """Whether a place along an axis is below 0; that of a calculated size is a guard."""
+    return x._fusion._known("<", place, 0, False)
 
 
 def _picked(x: Value, axis: int, item: Any) -> Value:
@@ -168,7 +174,7 @@ def _bound(x: Value, bound: Any, size: Any, default: Any) -> Any:
         )
     bound = bound if isinstance(bound, Size) else operator.index(bound)
     known = x._fusion._known
-    if isinstance(bound, int) and bound < 0:
+    if is_from_the_end(x, bound):
         bound = size + bound
         if not known(">=", bound, 0, True):
             return 0
@@ -220,7 +226,7 @@ def _after(x: Value, bound: Any, size: Any, default: Any) -> Any:
         return default
     at = _bound(x, bound, size, default)
     bound = bound if isinstance(bound, Size) else operator.index(bound)
-    if isinstance(bound, int) and bound < 0:
+    if is_from_the_end(x, bound):
         return at + 1 if x._fusion._known(">=", size + bound, 0, True) else 0
     return at + 1 if x._fusion._known("<", at, size, True) else size
 

@@ -114,10 +114,17 @@ def as_value(fusion: Fusion, operand: Any, dtype: str) -> Value:
             return operand
         return Value(fusion, _native.cast(operand._native, dtype))
     if isinstance(operand, Size):
-        return Value(fusion, fusion._native.size(operand._native, dtype))
+        return _as_scalar(fusion, operand, dtype)
     if dtype == "int64" and isinstance(operand, int) and abs(operand) > 1 << 53:
         return _large(fusion, operand)
     return Value(fusion, fusion._native.constant(real("number", operand), dtype))
+
+
+def _as_scalar(fusion: Fusion, size: Size, dtype: str) -> Value:
+    """A size as a number, which may be below 0 (`x.shape[0] - 9`), as no size of a program is."""
+    if fusion._known("<", size, 0, False):
+        return make("neg", [Value(fusion, fusion._native.size(native_size(-size), dtype))])
+    return Value(fusion, fusion._native.size(native_size(size), dtype))
 
 
 def _large(fusion: Fusion, number: int) -> Value:

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -117,8 +118,15 @@ Folder folder_of(const fs::path& target, const fs::path& shown) {
 
 }  // namespace
 
+ExitCode exit_code_of(int error_number) {
+  constexpr int kOfMachine[] = {ENOSPC, EDQUOT, EROFS, EFBIG, EIO, EMFILE, ENFILE, ENOMEM};
+  return std::ranges::find(kOfMachine, error_number) != std::end(kOfMachine) ? ExitCode::kDevice
+                                                                             : ExitCode::kData;
+}
+
 FileError::FileError(const fs::path& path, std::string_view action, int error_number)
-    : DataError(fmt::format("cannot {} '{}': {}{}", action, path.string(),
+    : DataError(exit_code_of(error_number),
+                fmt::format("cannot {} '{}': {}{}", action, path.string(),
                             std::generic_category().message(error_number), advice(error_number))),
       error_number_(error_number) {}
 

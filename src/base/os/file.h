@@ -15,8 +15,12 @@
 
 namespace segfuse {
 
+/// kDevice where the machine fails (a full disk, no more descriptors), whatever file it is; kData
+/// where it is about one file.
+ExitCode exit_code_of(int error_number);
+
 /// The operating system refused something to do with a file. The message names the path and the
-/// reason; error_number() is the errno (ENOENT, ENOSPC, ...).
+/// reason; error_number() is the errno (ENOENT, ENOSPC, ...), exit_code() that of this number.
 class FileError : public DataError {
  public:
   FileError(const std::filesystem::path& path, std::string_view action, int error_number);

@@ -276,8 +276,8 @@ Plan make_plan(const Survey& survey, const std::string& preset) {
         fmt::format("{}: the preset '{}' is for sound, but the recordings are not audio; leave "
                     "{} out, or choose '{}'",
                     survey.place(), preset, survey.setting("preset"), kGeneric));
-  plan.preset =
-      preset.empty() ? choose_preset(survey) : PresetChoice{&preset_named(preset), "as requested"};
+  plan.preset = preset.empty() ? choose_preset(survey, plan.sample_rate)
+                               : PresetChoice{&preset_named(preset), "as requested"};
   choose_frames(plan);
   choose_channel(plan);
   count_segments(plan);

@@ -138,14 +138,11 @@ const Preset& preset_named(const std::string& name) {
   throw UsageError(fmt::format("there is no preset '{}'; {}", name, suggestion(name, names)));
 }
 
-PresetChoice choose_preset(const Survey& survey) {
+PresetChoice choose_preset(const Survey& survey, int rate) {
   if (survey.values) return {&preset_named(kGeneric), "the recordings are not audio"};
-  double rate = 0;
   bool transcriptions = true;
-  for (const Surveyed& s : survey.recordings) {
-    rate = std::max(rate, s.extent.rate);
+  for (const Surveyed& s : survey.recordings)
     transcriptions = transcriptions && is_transcription(s.recording);
-  }
   const double median = median_duration(survey);
   if (rate < kLowRate)
     return {&preset_named("ecg"), fmt::format("{} Hz is a signal rather than sound", rate)};

@@ -35,7 +35,7 @@ struct PresetChoice {
   const Preset* preset;
   std::string reason;
 };
-/// The one that fits best, and why.
-PresetChoice choose_preset(const Survey& survey);
+/// The one that fits best, and why; `rate` is the sample rate of most recordings.
+PresetChoice choose_preset(const Survey& survey, int rate);
 
 }  // namespace segfuse::learn

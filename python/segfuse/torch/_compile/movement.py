@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ... import ops as sf
-from ..._program.lift import make, part
+from ..._program.index import is_from_the_end
+from ..._program.lift import as_value, make, part
 from ..._program.sizes import Size, native_size, native_sizes
 from ..._program.value import Value
 from .sizes import memory_order
@@ -87,7 +88,7 @@ def _start(x: Value, axis: int, start: Any) -> Any:
     size, known = x.shape[axis], x._fusion._known
     if start is None:
         return 0
-    if isinstance(start, int) and start < 0:
+    if is_from_the_end(x, start):
         start = size + start
         return start if known(">=", start, 0, True) else 0
     return start if known("<=", start, size, True) else size
@@ -105,7 +106,7 @@ def _strided(x: Value, axis: int, start: Any, count: Any, step: int) -> Value:
 @rows("select.int", view=True)
 def _select(result: Result, self: Value, dim: int, index: Any) -> Value:
     axis = dim % self.ndim
-    at = self.shape[axis] + index if isinstance(index, int) and index < 0 else index
+    at = self.shape[axis] + index if is_from_the_end(self, index) else index
     return make("squeeze", [part(self, axis, at, 1)], [axis])
 
 
@@ -160,8 +161,17 @@ def _refuses_pad(arguments: Arguments) -> str | None:
 
 @rows("constant_pad_nd", refuses=_refuses_pad)
 def _pad(result: Result, self: Value, pad: Sequence[Any], value: float) -> Value:
-    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)][::-1]
-    return sf.pad(self, [(0, 0)] * (self.ndim - len(pairs)) + pairs, constant_values=value)
+    pairs = [(0, 0)] * (self.ndim - len(pad) // 2)
+    pairs += [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)][::-1]
+    for axis, pair in enumerate(pairs):  # a calculated size may be below 0: it takes elements away
+        low, high = (-n if is_from_the_end(self, n) else 0 for n in pair)
+        if isinstance(low, Size) or isinstance(high, Size):
+            self = part(self, axis, low, self.shape[axis] - low - high)
+            pairs[axis] = (
+                0 if isinstance(low, Size) else pair[0],
+                0 if isinstance(high, Size) else pair[1],
+            )
+    return sf.pad(self, pairs, constant_values=value)
 
 
 @rows("flip")
@@ -269,8 +279,7 @@ def _full(result: Result, self: Any = None, **given: Any) -> Value:
     native = result.fusion._native
     number: Any = given["fill_value" if "fill_value" in given else "s"]
     if isinstance(number, Size):
-        one = Value(result.fusion, native.size(number._native, result.dtype))
-        return sf.broadcast_to(one, result.shape)
+        return sf.broadcast_to(as_value(result.fusion, number, result.dtype), result.shape)
     sizes = native_sizes(result.shape)
     return Value(result.fusion, native.full(float(number), sizes, result.dtype))
 

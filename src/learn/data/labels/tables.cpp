@@ -30,10 +30,18 @@ constexpr std::array kNamings = {
 
 constexpr std::size_t kDasTable = 2;
 
-std::optional<std::size_t> find_column(const TableRow& header, std::string_view name) {
-  for (std::size_t i = 0; i < header.fields.size(); ++i)
+std::optional<std::size_t> find_column(const TableRow& header, std::string_view name,
+                                       std::size_t from = 0) {
+  for (std::size_t i = from; i < header.fields.size(); ++i)
     if (lower(header.fields[i]) == name) return i;
   return std::nullopt;
+}
+
+/// " with ';' between its fields" of a header that is one field because of it.
+std::string other_separator(const TableRow& header) {
+  if (header.fields.size() != 1) return "";
+  if (header.fields[0].find(';') != std::string::npos) return " with ';' between its fields";
+  return header.fields[0].find('\t') != std::string::npos ? " with tabs between its fields" : "";
 }
 
 struct Columns {
@@ -58,6 +66,10 @@ Columns find_columns(const TableRow& first, std::string_view name) {
     const int count = static_cast<int>(
         std::ranges::count_if(found, [](const auto& column) { return column.has_value(); }));
     if (count == 3) {
+      for (const std::string_view wanted : {names.start, names.end, names.label})
+        if (find_column(first, wanted, *find_column(first, wanted) + 1))
+          throw DataError(fmt::format("{}:{}: two columns \"{}\" in the header; expected one", name,
+                                      first.line, wanted));
       columns.start = *found[0];
       columns.end = *found[1];
       columns.label = *found[2];
@@ -73,8 +85,9 @@ Columns find_columns(const TableRow& first, std::string_view name) {
   const Naming& names = kNamings[nearest];
   for (const std::string_view wanted : {names.start, names.end, names.label})
     if (!find_column(first, wanted))
-      throw DataError(fmt::format("{}:{}: no column \"{}\" in the header; expected {}, {} and {}",
-                                  name, first.line, wanted, names.start, names.end, names.label));
+      throw DataError(fmt::format("{}:{}: no column \"{}\" in the header{}; expected {}, {} and {}",
+                                  name, first.line, wanted, other_separator(first), names.start,
+                                  names.end, names.label));
   return columns;
 }
 

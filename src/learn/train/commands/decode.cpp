@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -229,10 +228,6 @@ void attempt(DecodedFile& file, const Step& step) {
   if (!file.error.empty()) return;
   try {
     step();
-  } catch (const FileError& error) {
-    const int all[] = {ENOSPC, EDQUOT, EROFS, EFBIG, EIO};
-    if (std::ranges::find(all, error.error_number()) != std::end(all)) throw;
-    file.error = error.what();
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::kData && error.exit_code() != ExitCode::kUsage) throw;
     file.error = error.what();
