@@ -32,11 +32,11 @@ RANDOM = ("dropout", "rand", "normal", "bernoulli", "multinomial", "uniform", "r
 @contextlib.contextmanager
 def parts_of_one():
     """A part may have a single operation."""
-    before, divide._FEWEST = divide._FEWEST, 1
+    before, divide.FEWEST = divide.FEWEST, 1
     try:
         yield
     finally:
-        divide._FEWEST = before
+        divide.FEWEST = before
 
 
 def compiled(function, watch=None):
@@ -46,7 +46,7 @@ def compiled(function, watch=None):
         if watch is None:
             return make_boxed_func(graph.forward)
         with parts_of_one():
-            divided = divide.divide(graph, "test", backend._settings(None, None))
+            divided = divide.divide(graph, "test", backend.settings(None, None))
         watch.append(divided)
         return make_boxed_func(divided.module.forward)
 

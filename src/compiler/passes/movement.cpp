@@ -128,6 +128,25 @@ std::optional<SplitAxis> split_axis(const Extents& from, const Extents& to) {
   return SplitAxis{first, to.size() - from.size() + 1};
 }
 
+/// Whether the value is made from what a reduction gave, without a change of its axes' sizes.
+bool follows_reduction(Rewriter& r, ValId val) {
+  constexpr std::size_t kMaxVisited = 64;
+  std::vector<ValId> open{val};
+  for (std::size_t next = 0; next < open.size() && next < kMaxVisited; ++next) {
+    const ExprId definition = r.fusion().val(open[next]).definition;
+    if (!definition.valid()) continue;
+    const Expr& e = r.fusion().expr(definition);
+    const ir::OpClass kind = ir::info(e.op).op_class;
+    if (kind == ir::OpClass::kReduction) return true;
+    if (kind != ir::OpClass::kElementwise && e.op != Op::broadcast && e.op != Op::squeeze &&
+        e.op != Op::permute)
+      continue;
+    for (const ValId operand : e.operands)
+      if (std::find(open.begin(), open.end(), operand) == open.end()) open.push_back(operand);
+  }
+  return false;
+}
+
 /// The operand of an elementwise expression whose result is reshaped to `shape`, in that shape.
 ValId split_operand(Rewriter& r, ValId operand, const Extents& shape, SplitAxis split) {
   if (const auto value = r.uniform(operand)) return r.full(*value, shape, r.dtype(operand));
@@ -173,6 +192,9 @@ bool reshape_of_stored(Rewriter& r, const Expr& e) {
     stored = true;
   }
   if (!stored) return false;
+  // elementwise_of_reshape would undo it.
+  for (const ValId operand : f.operands)
+    if (!r.is(operand, Op::broadcast) && follows_reduction(r, operand)) return false;
   std::vector<ValId> operands;
   for (const ValId operand : f.operands)
     operands.push_back(split_operand(r, operand, shape, *split));
@@ -258,25 +280,6 @@ bool on_elementwise(Rewriter& r, const Expr& e) {
   const ValId result = r.before(Op::permute, e, r.shape(first->operands[0]));
   r.replace(e.results[0], r.build().permute(result, perm));
   return true;
-}
-
-/// Whether the value is made from what a reduction gave, without a change of its axes' sizes.
-bool follows_reduction(Rewriter& r, ValId val) {
-  constexpr std::size_t kMaxVisited = 64;
-  std::vector<ValId> open{val};
-  for (std::size_t next = 0; next < open.size() && next < kMaxVisited; ++next) {
-    const ExprId definition = r.fusion().val(open[next]).definition;
-    if (!definition.valid()) continue;
-    const Expr& e = r.fusion().expr(definition);
-    const ir::OpClass kind = ir::info(e.op).op_class;
-    if (kind == ir::OpClass::kReduction) return true;
-    if (kind != ir::OpClass::kElementwise && e.op != Op::broadcast && e.op != Op::squeeze &&
-        e.op != Op::permute)
-      continue;
-    for (const ValId operand : e.operands)
-      if (std::find(open.begin(), open.end(), operand) == open.end()) open.push_back(operand);
-  }
-  return false;
 }
 
 /// f(reshape(a), b) is reshape(f(a, reshape(b))), where a depends on the axes that its reductions

@@ -328,6 +328,30 @@ TEST(Passes, ASliceOutOfASliceThatMayBeOutsideIsStillRefused) {
       {8}, {4});
 }
 
+/// A product reads the rows of a log softmax's gradient, a sum reads them with an axis split: two
+/// rules, each right alone, moved the reshape in opposite directions.
+TEST(Passes, AStoredValueThatFollowsAReductionComesToRest) {
+  for (const std::string follower :
+       {"mul(%0, %3)", "broadcast(%2) {axes=[0], shape=[6, 5]}", "sum(%9) {axes=[2]}"}) {
+    SCOPED_TRACE(follower);
+    const ir::Fusion fusion = ir::parse(
+        "fusion \"stored\" {\n  %0 = input \"x\" : f32[6, 5]\n  %1 = input \"w\" : f32[5, 8]\n"
+        "  %9 = input \"y\" : f32[6, 5, 4]\n"
+        "  %2 = sum(%0) {axes=[1]}\n  %3 = broadcast(%2) {axes=[0], shape=[6, 5]}\n  %4 = " +
+        follower +
+        "\n  %5 = sub(%0, %4)\n  %6 = reshape(%5) {shape=[3, 2, 5]}\n"
+        "  %7 = sum(%6) {axes=[0, 1]}\n"
+        "  %8 = matmul(%5, %1) {transpose_a=0, transpose_b=0}\n  output %7\n  output %8\n}\n");
+    ir::Fusion rewritten = fusion;
+    run_passes(rewritten, {.verify = true});
+    const std::vector inputs{segfuse::testing::counting({6, 5}, DType::kF32),
+                             segfuse::testing::counting({5, 8}, DType::kF32),
+                             segfuse::testing::counting({6, 5, 4}, DType::kF32)};
+    EXPECT_TRUE(same_outputs(interpret(fusion, inputs, {}, kRounded),
+                             interpret(rewritten, inputs, {}, kRounded)));
+  }
+}
+
 /// 2^-16 is an f16, but 2^16 is none.
 TEST(Passes, ADivisorWithoutAReciprocalInItsTypeStays) {
   for (const auto& [power, stays] : {std::pair{-13, false}, {-16, true}}) {

@@ -59,7 +59,7 @@ def _is_kept(op: Any) -> bool:
     return name in _KEPT_WHOLE or name.partition(".")[0] in _KEPT_WHOLE
 
 
-def _settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     if mode is not None:
         raise UsageError(f"found the mode {mode!r}, expected none: segfuse has options only")
     unknown = sorted(set(options or ()) - set(_OPTIONS))
@@ -77,7 +77,7 @@ def segfuse(
     watch: Watcher | None = None,
 ) -> Callable[..., Any]:
     """What `torch.compile` calls with a graph of its own and examples of its inputs."""
-    how = _settings(mode, options)
+    how = settings(mode, options)
 
     def compiler(name: str) -> Callable[..., Any]:
         def compile_graph(graph: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:

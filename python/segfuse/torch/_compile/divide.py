@@ -14,11 +14,12 @@ from ..._errors import UsageError
 from .part import Part, Place
 from .sizes import expression, memory_order, plain_symbols, symbols
 from .stages import GroupKey, Stages, find_stages
+from .step import counts
 
 _REINTERPRET = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
 """(tensor, size, stride, elements behind its first): another tensor over its memory."""
 
-_FEWEST = 2
+FEWEST = 2
 """Operations of a part; a single one stays PyTorch's."""
 
 
@@ -38,7 +39,7 @@ class _UndoneError(Exception):
 
 def divide(module: GraphModule, name: str, how: Mapping[str, Any]) -> Divided:
     """The same function with parts in place of what segfuse runs."""
-    if any(_overwrites(node) for node in module.graph.nodes):
+    if any(overwrites(node) for node in module.graph.nodes):
         reason = "the graph overwrites a tensor in place, so its order stays"
         nodes = [node for node in module.graph.nodes if node.op == "call_function"]
         return Divided(module, [], [(str(node.target), reason) for node in nodes])
@@ -60,7 +61,7 @@ def divide(module: GraphModule, name: str, how: Mapping[str, Any]) -> Divided:
     return divided
 
 
-def _overwrites(node: Node) -> bool:
+def overwrites(node: Node) -> bool:
     """AOTAutograd has taken such operations out, but for few that it cannot."""
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
@@ -89,8 +90,7 @@ class _Builder:
         outputs = [n for n in members if self._readers[n] - {key}]
         outputs = [n for n in outputs if isinstance(n.meta["val"], torch.Tensor)]
         order, inputs = self._needed(key, outputs)
-        counted = [n for n in order if not steps[n].row.view and n.target is not operator.getitem]
-        if len(counted) < _FEWEST:
+        if sum(counts(n, steps[n]) for n in order) < FEWEST:
             raise _UndoneError("a part would have no other operation")
         if not inputs:
             raise _UndoneError("a part would have no input")

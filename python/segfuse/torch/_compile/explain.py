@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from .backend import segfuse
 from .divide import Divided
+from .step import counts
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,7 @@ def _report(graphs: list[tuple[str, Divided]]) -> Explanation:
     left: Counter[tuple[str, str, str]] = Counter()
     for graph, divided in graphs:
         for part in divided.parts:
-            names = [
-                _name(node.target)
-                for node, step in part.steps.items()
-                if not step.row.view and node.target is not operator.getitem
-            ]
+            names = [_name(node.target) for node, step in part.steps.items() if counts(node, step)]
             parts.append(
                 PartReport(part.__name__, tuple(names), len(part.inputs), len(part.outputs))
             )

@@ -100,6 +100,11 @@ class Step:
         return tuple(cast(x, r.dtype) for x, r in zip(made, results, strict=True))
 
 
+def counts(node: Node, step: Step) -> bool:
+    """Whether it does any work: views, and picks of results, do none."""
+    return not step.row.view and node.target is not operator.getitem
+
+
 def _as_number(fusion: Fusion, x: Any, dtype: str) -> Value:
     return cast(x, dtype) if isinstance(x, Value) else as_value(fusion, x, dtype)
 
