@@ -44,10 +44,7 @@ sanitize: ## tests under the address and undefined-behaviour sanitizers (SANITIZ
 
 test-threads: ## what runs on many threads, under the thread sanitizer
 	@tools/setup build
-	@tools/build tsan $(JOBS) --target segfuse_test_runtime
-	@tools/build tsan $(JOBS) --target segfuse_test_jit
-	@tools/build tsan $(JOBS) --target segfuse_test_ranks
-	@tools/build tsan $(JOBS) --target segfuse_test_comm_meet
+	@tools/build tsan $(JOBS) $(foreach name,runtime jit ranks comm_meet,--target segfuse_test_$(name))
 	@tools/run_tests build-tsan --only '^(runtime|jit|ranks|comm_meet)$$' --jobs $(JOBS)
 
 bench: ## benchmarks (SUITE=name for one of them)

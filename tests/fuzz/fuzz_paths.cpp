@@ -1,15 +1,12 @@
 // libFuzzer target: readers that take a path, each with the same bytes in a file of its name.
 
-#include <unistd.h>
-
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "comm/meet/job.h"
+#include "fuzz/folder.h"
 #include "learn/train/report/recordings_file.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
@@ -18,7 +15,6 @@
 namespace {
 
 using namespace segfuse;
-namespace fs = std::filesystem;
 
 void require(bool holds) {
   if (!holds) std::abort();
@@ -36,17 +32,8 @@ void attempt(const Read& read) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const fs::path folder = [] {
-    fs::path made = fs::temp_directory_path() / ("segfuse-fuzz-paths-" + std::to_string(getpid()));
-    fs::create_directories(made);
-    return made;
-  }();
-  const auto written = [&](const char* name) {
-    const fs::path path = folder / name;
-    std::ofstream(path, std::ios::binary)
-        .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
-    return path;
-  };
+  static const fuzz::Folder folder;
+  const auto written = [&](const char* name) { return folder.write(name, data, size); };
   attempt([&] { static_cast<void>(read_folding_map(written("fold.tsv"))); });
   attempt([&] { static_cast<void>(read_folding_map(written("fold.toml"))); });
   attempt([&] {
@@ -55,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   });
   attempt([&] {
     written("recordings.json");
-    const learn::RecordingsFile file = learn::read_recordings(folder);
+    const learn::RecordingsFile file = learn::read_recordings(folder.path());
     require(!file.systems.empty());
     for (const auto& [id, recording] : file.recordings) require(std::isfinite(recording.seconds));
   });

@@ -1,4 +1,7 @@
+#undef _FORTIFY_SOURCE  // its longjmp refuses to change stacks
 #include "support/emulator/device_language.h"
+
+#include <setjmp.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -10,32 +13,49 @@ BlockRunner& runner() {
   return only;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// The sanitizers follow these calls from one stack to another.
+void BlockRunner::change(Context& from, Context& to) { swapcontext(&from.made, &to.made); }
+void BlockRunner::begin(Context& from, Context& to) { swapcontext(&from.made, &to.made); }
+#else
+// A jump instead of swapcontext, which sets the mask of signals by a system call each time.
+void BlockRunner::change(Context& from, Context& to) {
+  if (_setjmp(from.jump) == 0) _longjmp(to.jump, 1);
+}
+void BlockRunner::begin(Context& from, Context& to) {
+  if (_setjmp(from.jump) == 0) setcontext(&to.made);
+}
+#endif
+
+void BlockRunner::yield() { change(running_->fibers[current_].context, scheduler_); }
+
+/// What a fiber does: it waits for a thread, runs it, and waits for one of another block.
 void BlockRunner::enter() {
   BlockRunner& self = runner();
-  self.body_();
-  self.running_->fibers[self.current_].state = State::kDone;
-  --self.running_->alive_of_warp[self.current_ / 32];
-  self.yield();
+  for (;;) {
+    self.yield();
+    self.body_();
+    self.running_->fibers[self.current_].state = State::kDone;
+    --self.running_->alive_of_warp[self.current_ / 32];
+  }
 }
 
-void BlockRunner::yield() { swapcontext(&running_->fibers[current_].context, &scheduler_); }
-
-/// A function of its own: getcontext returns once more when the fiber starts.
+/// The fiber then waits for a thread.
 void BlockRunner::prepare(Fiber& fiber) {
   constexpr std::size_t kStackBytes = 256 * 1024;
   if (fiber.stack == nullptr) fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
-  fiber.state = State::kReady;
-  fiber.exchanges = 0;
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = kStackBytes;
-  fiber.context.uc_link = &scheduler_;
-  makecontext(&fiber.context, &BlockRunner::enter, 0);
+  ucontext_t& made = fiber.context.made;
+  getcontext(&made);
+  made.uc_stack.ss_sp = fiber.stack.get();
+  made.uc_stack.ss_size = kStackBytes;
+  made.uc_link = nullptr;
+  makecontext(&made, &BlockRunner::enter, 0);
+  begin(scheduler_, fiber.context);
 }
 
 void BlockRunner::start(Block& x, Index3 index, std::size_t shared_bytes) {
   x.index = index;
-  if (x.fibers.size() < threads_) x.fibers.resize(threads_);
+  if (x.fibers.size() < threads_) x.fibers = std::vector<Fiber>(threads_);  // contexts do not move
   for (auto& given : x.given) given.assign(threads_ + 32, 0);
   // Shared memory holds what the last block left, as on a device.
   if (x.dynamic_shared.size() != shared_bytes / sizeof(double) + 1)
@@ -43,7 +63,12 @@ void BlockRunner::start(Block& x, Index3 index, std::size_t shared_bytes) {
   x.alive_of_warp.assign((threads_ + 31) / 32, 0);
   x.all = true;
   for (unsigned t = 0; t < threads_; ++t) {
-    prepare(x.fibers[t]);
+    Fiber& fiber = x.fibers[t];
+    running_ = &x;
+    current_ = t;
+    if (fiber.state != State::kDone) prepare(fiber);  // new, or left in the middle by a failure
+    fiber.state = State::kReady;
+    fiber.exchanges = 0;
     ++x.alive_of_warp[t / 32];
   }
 }
@@ -75,7 +100,7 @@ bool BlockRunner::advance_warp(Block& x, unsigned warp) {
     current_ = t;
     thread = {t % block_size.x, t / block_size.x % block_size.y, t / block_size.x / block_size.y};
     paused_ = false;
-    swapcontext(&scheduler_, &x.fibers[t].context);
+    change(scheduler_, x.fibers[t].context);
     went |= !paused_;
   }
   bool whole = true;

@@ -1,6 +1,7 @@
 #pragma once
 // CUDA C++ as far as the kernels use it, for the host compiler.
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <bit>
@@ -41,8 +42,13 @@ class BlockRunner {
 
  private:
   enum class State { kReady, kAtBlock, kAtWarp, kDone };
+  /// Where a fiber begins, and where it was left.
+  struct Context {
+    ucontext_t made;
+    jmp_buf jump;
+  };
   struct Fiber {
-    ucontext_t context;
+    Context context;
     std::unique_ptr<char[]> stack;
     State state = State::kReady;
     unsigned exchanges = 0;
@@ -57,6 +63,8 @@ class BlockRunner {
     bool all_result = true;
   };
   static void enter();
+  [[gnu::noinline]] static void change(Context& from, Context& to);
+  [[gnu::noinline]] static void begin(Context& from, Context& to);
   void prepare(Fiber& fiber);
   void yield();
   void start(Block& block, Index3 index, std::size_t shared_bytes);
@@ -67,7 +75,7 @@ class BlockRunner {
 
   std::vector<std::unique_ptr<Block>> blocks_;
   std::function<void()> body_;
-  ucontext_t scheduler_;
+  Context scheduler_;
   Block* running_ = nullptr;
   unsigned current_ = 0;
   unsigned threads_ = 0;
