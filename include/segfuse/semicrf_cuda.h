@@ -43,6 +43,9 @@ struct CudaOptions {
   Algorithm algorithm = Algorithm::kFast;  ///< kReference: the log-domain kernels for every row
   int lanes_per_class =
       0;  ///< lanes per class in passes: a power of two up to 32; 0: chosen automatically
+  int blocks_per_pass = 0;  ///< blocks of a cluster that share a pass in registers, where there are
+                            ///< clusters; 0: chosen automatically, 1: none
+  int durations_per_lane = 0;  ///< with lanes_per_class: those in registers; 0: all
   /// Cut long rows in time and run the parts at once. Parts that do not fit together are found
   /// and redone, so results are those of the uncut pass to rounding; best paths are the same.
   bool chunked = true;

@@ -44,6 +44,8 @@ struct GpuLaunch {
   /// All blocks run at once, so that they may wait for each other: at most one for each
   /// multiprocessor.
   bool together = false;
+  /// So many blocks beside each other in x run at once and reach each other's shared memory.
+  unsigned cluster = 1;
 };
 
 class KernelLoader {
@@ -52,6 +54,11 @@ class KernelLoader {
   virtual int multiprocessors() const = 0;
   /// Shared memory that one block may ask for at launch; all devices that we know have so much.
   virtual int shared_bytes() const { return 97 << 10; }
+
+  /// Blocks that a cluster may have; 1: the device has no clusters.
+  virtual int cluster_blocks() const { return 1; }
+  /// How many of a launch's clusters run at once; 0: the device has no place for one.
+  virtual int clusters(GpuKernel /*kernel*/, const GpuLaunch& /*launch*/) { return 0; }
 
   /// Loads the program (from memory, from its store, or by compiling) and finds the kernel.
   /// Any thread; programs are compiled beside each other.

@@ -33,6 +33,8 @@ Driver open_driver() {
   library.load("cuFuncGetAttribute", d.function_get);
   library.load("cuLaunchKernel", d.launch);
   library.load("cuLaunchCooperativeKernel", d.launch_together);
+  library.load("cuLaunchKernelEx", d.launch_extended);
+  library.load("cuOccupancyMaxActiveClusters", d.active_clusters);
   library.load("cuMemPoolCreate", d.pool_create);
   library.load("cuMemPoolSetAttribute", d.pool_set);
   library.load("cuMemAllocFromPoolAsync", d.pool_allocate);

@@ -31,7 +31,28 @@ enum class DeviceAttribute : int {
   kSharedOptIn = 97,
   kVirtualMemory = 102,
 };
-enum class FunctionAttribute : int { kLocalBytes = 3, kMaxDynamicShared = 8 };
+enum class FunctionAttribute : int {
+  kLocalBytes = 3,
+  kMaxDynamicShared = 8,
+  kLargeClusters = 14,  ///< CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+};
+
+/// CUlaunchAttribute: the blocks of a cluster.
+struct alignas(8) ClusterAttribute {
+  int id = 4;  // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+  int padding = 0;
+  unsigned x = 1, y = 1, z = 1;
+  unsigned char rest[52] = {};
+};
+/// CUlaunchConfig
+struct LaunchConfig {
+  unsigned grid_x, grid_y, grid_z;
+  unsigned block_x, block_y, block_z;
+  unsigned shared_bytes;
+  void* stream;
+  ClusterAttribute* attributes;
+  unsigned attribute_count;
+};
 
 /// CUmemPoolProps: pinned allocation, no handle to export, on one device.
 struct MemPoolProps {
@@ -103,6 +124,8 @@ struct Driver {
                    Stream, void**, void**);
   Result (*launch_together)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             unsigned, Stream, void**);
+  Result (*launch_extended)(const LaunchConfig*, Function, void**, void**);
+  Result (*active_clusters)(int*, Function, const LaunchConfig*);
   Result (*pool_create)(MemPool*, const MemPoolProps*);
   Result (*pool_set)(MemPool, int, void*);
   Result (*pool_allocate)(DevicePtr*, std::size_t, MemPool, Stream);

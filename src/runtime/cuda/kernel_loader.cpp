@@ -89,7 +89,8 @@ class CudaKernels final : public KernelLoader {
               std::size_t /*size*/) override {
     const CurrentContext current(context_);
     ask_for_shared(kernel, launch.shared_bytes);
-    const auto [grid, block, bytes, together] = launch;
+    if (launch.cluster > 1) return launch_clusters(stream, kernel, launch, argument);
+    const auto [grid, block, bytes, together, none] = launch;
     const auto shared = static_cast<unsigned>(bytes);
     void* arguments[] = {const_cast<void*>(argument)};
     if (together)
@@ -102,6 +103,18 @@ class CudaKernels final : public KernelLoader {
             "launching a kernel");
   }
 
+  int cluster_blocks() const override { return major_ >= 9 ? 16 : 1; }
+
+  int clusters(GpuKernel kernel, const GpuLaunch& launch) override {
+    if (major_ < 9) return 0;
+    const CurrentContext current(context_);
+    cuda::ClusterAttribute attribute;
+    const cuda::LaunchConfig config = config_of(nullptr, kernel, launch, attribute);
+    int count = 0;
+    // A device with smaller clusters says so with an error.
+    return driver().active_clusters(&count, kernel.handle, &config) == 0 ? count : 0;
+  }
+
   std::unique_ptr<GpuMatmul> matmul(const GpuProduct& product) override {
     if (!cuda::cublas_lt_is_there()) return nullptr;
     const CurrentContext current(context_);
@@ -111,6 +124,30 @@ class CudaKernels final : public KernelLoader {
   }
 
  private:
+  /// `attribute` lives as long as the configuration.
+  static cuda::LaunchConfig config_of(void* stream, GpuKernel kernel, const GpuLaunch& launch,
+                                      cuda::ClusterAttribute& attribute) {
+    constexpr unsigned kOnAnyDevice = 8;
+    ask_for_shared(kernel, launch.shared_bytes);
+    if (launch.cluster > kOnAnyDevice)
+      check(driver().function_set(kernel.handle,
+                                  static_cast<int>(cuda::FunctionAttribute::kLargeClusters), 1),
+            "asking for a large cluster");
+    attribute.x = launch.cluster;
+    const auto [grid, block, bytes, together, cluster] = launch;
+    return {grid.x, grid.y,     grid.z, block.x, block.y, block.z, static_cast<unsigned>(bytes),
+            stream, &attribute, 1};
+  }
+
+  static void launch_clusters(StreamHandle stream, GpuKernel kernel, const GpuLaunch& launch,
+                              const void* argument) {
+    cuda::ClusterAttribute attribute;
+    const cuda::LaunchConfig config = config_of(stream.get(), kernel, launch, attribute);
+    void* arguments[] = {const_cast<void*>(argument)};
+    check(driver().launch_extended(&config, kernel.handle, arguments, nullptr),
+          "launching a kernel of clusters");
+  }
+
   /// A product whose library wants the device's context to be current.
   class InContext final : public GpuMatmul {
    public:

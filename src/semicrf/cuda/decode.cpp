@@ -77,13 +77,12 @@ void CudaEngine::State::best_in_registers(Call& call, const gpu::ScanShape& shap
   const gpu::Sizes& n = call.sizes;
   const GpuKernel kernel = best_scan<T>(shape);
   const Extent3 rows{side(n.batch)};
-  const Extent3 block{side(shape.threads())};
   const auto chunks = side(call.chunks.count);
-  launch(kernel, {rows.x, chunks}, block, call, stream);
+  gpu->launch(kernel, launch_of(shape, {rows.x, chunks}), call, stream);
   if (chunks > 1) {
     launch(common<T>("compare_best"), {rows.x, chunks - 1}, {256}, call, stream);
     call.chunks.round = 1;
-    launch(kernel, rows, block, call, stream);
+    gpu->launch(kernel, launch_of(shape, rows), call, stream);
   }
   if (n.frames > 0) recover<T>(call, stream);
 }
@@ -96,13 +95,16 @@ void CudaEngine::State::recover(const Call& call, StreamHandle stream) {
   const std::int64_t cells = ceil_divide(n.frames, gpu::kRecovered) * std::int64_t{n.classes};
   launch(common<T>("recover_durations"), {side(ceil_divide(cells, kThreads)), side(n.batch)},
          {kThreads}, call, stream);
-  const std::int64_t columns = ceil_divide(n.classes, 2);
+  const std::int64_t half = ceil_divide(n.classes, 2);
+  const std::int64_t parts = ceil_divide(half, std::int64_t{gpu::kThreadsOfLabels});
+  const std::int64_t columns = ceil_divide(half, parts);
   const std::int64_t groups = std::max<std::int64_t>(1, gpu::kThreadsOfLabels / columns);
   const std::int64_t boundaries = groups * gpu::kBoundariesOfLabel;
   const std::int64_t labels = std::min(gpu::kLabelsAtOnce, n.classes);
-  launch(common<T>("recover_labels"), {side(ceil_divide(n.frames, boundaries)), side(n.batch)},
+  launch(common<T>("recover_labels"),
+         {side(ceil_divide(n.frames, boundaries)), side(n.batch), side(parts)},
          {side(ceil_divide(columns * groups, 32) * 32)}, call, stream,
-         static_cast<std::size_t>(labels * (n.classes + (boundaries | 1))) * sizeof(double));
+         static_cast<std::size_t>(labels * (2 * columns + (boundaries | 1))) * sizeof(double));
 }
 
 /// Passes that several blocks share.
@@ -142,10 +144,7 @@ void CudaEngine::State::decode(Call& call, StreamHandle stream) {
   }
   std::optional<gpu::ScanShape> shape;
   if (options.algorithm == Algorithm::kFast && n.by_duration == 0) {
-    const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
-    shape = options.lanes_per_class == 0
-                ? gpu::choose_best_shape(n.classes, n.max_duration, edges)
-                : gpu::best_shape(n.classes, n.max_duration, options.lanes_per_class, edges);
+    shape = best_shape_of<T>(call);
     if (options.chunked && (shape || options.teams)) cut_best_pass(call, shape, options.warm_up);
     if (!shape && options.teams) plan_best_team(call, sizeof(T) == sizeof(double), *gpu);
   }

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <array>
 #include <limits>
 #include <map>
 #include <memory>
@@ -52,6 +53,9 @@ struct CudaEngine::State {
   std::shared_ptr<gpu::Queue> gpu;
   CudaOptions options;
   std::map<std::string, GpuKernel> kernels;
+  /// By best segmentation or not, classes, longest duration, start or end scores.
+  std::map<std::array<int, 4>, std::optional<gpu::ScanShape>> shapes;
+  std::map<void*, bool> rooms;  ///< of kernels of clusters: whether the device runs one
   gpu::Faults faults;
   gpu::Sizes sizes{};  ///< of the last call, for describing faults
 
@@ -74,7 +78,8 @@ struct CudaEngine::State {
   }
 
   static std::string name_of(const gpu::ScanShape& shape) {
-    return fmt::format("{}:{}:{}:{}", shape.classes, shape.group, shape.taps, shape.edges);
+    return fmt::format("{}:{}:{}:{}:{}:{}:{}", shape.classes, shape.group, shape.taps, shape.edges,
+                       shape.blocks, shape.resident, shape.far > 0);
   }
 
   GpuKernel scan(const gpu::ScanShape& shape) {
@@ -92,13 +97,22 @@ struct CudaEngine::State {
   }
 
   /// How the passes of a call are laid out; nothing if they do not fit into registers.
-  std::optional<gpu::ScanShape> shape_of(const Call& call) const {
-    const gpu::Sizes& n = call.sizes;
-    if (options.algorithm != Algorithm::kFast || n.by_duration != 0) return {};
-    const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
-    return options.lanes_per_class == 0
-               ? gpu::choose_scan_shape(n.classes, n.max_duration, edges)
-               : gpu::scan_shape(n.classes, n.max_duration, options.lanes_per_class, edges);
+  std::optional<gpu::ScanShape> shape_of(const Call& call);
+  /// The same for the best segmentation.
+  template <class T>
+  std::optional<gpu::ScanShape> best_shape_of(const Call& call);
+  template <class Choose, class Given, class Kernel>
+  std::optional<gpu::ScanShape> shape_with_room(const Call& call, bool is_best, Choose choose,
+                                                Given given, Kernel kernel);
+  /// Whether the device runs a cluster of the kernel's blocks.
+  bool has_room(const GpuKernel& kernel, const gpu::ScanShape& shape);
+  runtime::GpuLaunch launch_of(const gpu::ScanShape& shape, Extent3 grid) const {
+    grid.x *= static_cast<unsigned>(shape.blocks);
+    return {grid,
+            {static_cast<unsigned>(shape.threads())},
+            shape.shared_bytes(),
+            false,
+            static_cast<unsigned>(shape.blocks)};
   }
 
   void launch(GpuKernel kernel, Extent3 grid, Extent3 block, const Call& call, StreamHandle stream,
@@ -106,9 +120,9 @@ struct CudaEngine::State {
     gpu->launch(kernel, {grid, block, shared_bytes}, call, stream);
   }
 
-  bool teams_wanted(const Call& call) const;
+  bool teams_wanted(const Call& call);
   /// How the passes of a call are cut in time.
-  ChunkCuts cuts_of(const Call& call) const;
+  ChunkCuts cuts_of(const Call& call);
   template <class T>
   void run(Call& call, const DeviceWanted& wanted, StreamHandle stream);
   template <class T>

@@ -62,7 +62,7 @@ void CudaEngine::State::pass_chunks(const Call& call, unsigned directions, Strea
   const unsigned rows = side(call.sizes.batch);
   const auto chunks = side(call.chunks.count);
   if (const std::optional<gpu::ScanShape> shape = shape_of(call))
-    launch(scan(*shape), {chunks, rows, directions}, {side(shape->threads())}, call, stream);
+    gpu->launch(scan(*shape), launch_of(*shape, {chunks, rows, directions}), call, stream);
   else
     team_pass<T>(call, chunks, directions, stream);
   if (chunks > 1)
@@ -196,11 +196,11 @@ void CudaEngine::State::ends(const Call& call, StreamHandle stream) {
          stream);
 }
 
-bool CudaEngine::State::teams_wanted(const Call& call) const {
+bool CudaEngine::State::teams_wanted(const Call& call) {
   return !shape_of(call) && options.algorithm == Algorithm::kFast && options.teams;
 }
 
-ChunkCuts CudaEngine::State::cuts_of(const Call& call) const {
+ChunkCuts CudaEngine::State::cuts_of(const Call& call) {
   const std::optional<gpu::ScanShape> shape = shape_of(call);
   const bool linear = shape || (teams_wanted(call) && call.sizes.by_duration == 0);
   return options.chunked && linear ? cut_into_chunks(call.sizes, shape, options.warm_up)

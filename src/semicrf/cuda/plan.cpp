@@ -1,4 +1,4 @@
-// How a call is laid out: slices and chunks of time, and the arrays of its workspace.
+// How a call is laid out: slices and chunks of time, the arrays of its workspace, and its passes.
 
 #include <algorithm>
 #include <limits>
@@ -173,7 +173,7 @@ ChunkCuts cut_into_chunks(const gpu::Sizes& sizes, const std::optional<gpu::Scan
   const std::int64_t first = warm_up_frames(sizes, warm_up);
   // A block of many threads leaves little of a multiprocessor idle: less is worth warming up for.
   // Blocks of a team wait for each other: more is.
-  const std::int64_t times = shape && shape->threads() > 96 ? 4 : 2;
+  const std::int64_t times = shape && shape->warps_of_all() > 3 ? 4 : 2;
   // Where durations are nearly sure, a pass forgets where it began only after many of them.
   constexpr std::int64_t kLonger = 4;
   ChunkCuts cuts;
@@ -197,7 +197,9 @@ void apply(const ChunkCut& cut, Call& call) {
 
 void cut_best_pass(Call& call, const std::optional<gpu::ScanShape>& shape, std::int64_t warm_up) {
   // Two for each of 132 processors, unless one keeps all its arithmetic busy.
-  const std::int64_t wanted_passes = shape && shape->threads() <= 96 ? 264 : 132;
+  // Of clusters as many as run at once.
+  std::int64_t wanted_passes = shape && shape->threads() <= 96 ? 264 : 132;
+  if (shape && shape->blocks > 1) wanted_passes = shape->passes_at_once();
   const std::int64_t warm = warm_up_frames(call.sizes, warm_up);
   const std::int64_t frames = call.sizes.frames;
   leave_whole(call, warm);
@@ -288,5 +290,61 @@ void plan_workspace(gpu::Workspace& workspace, Call& call, const DeviceWanted& w
   workspace.add(call.by_duration.peak, n.by_duration != 0 ? boundaries : 0);
   workspace.add(call.by_duration.factors, n.by_duration != 0 ? rows * durations : 0);
 }
+
+bool CudaEngine::State::has_room(const GpuKernel& kernel, const gpu::ScanShape& shape) {
+  if (shape.blocks == 1) return true;
+  const auto [place, is_new] = rooms.try_emplace(kernel.handle, false);
+  if (is_new) place->second = gpu->clusters(kernel, launch_of(shape, {})) > 0;
+  return place->second;
+}
+
+/// Smaller clusters are tried where the device has no room for large ones.
+template <class Choose, class Given, class Kernel>
+std::optional<gpu::ScanShape> CudaEngine::State::shape_with_room(const Call& call, bool is_best,
+                                                                 Choose choose, Given given,
+                                                                 Kernel kernel) {
+  const gpu::Sizes& n = call.sizes;
+  if (options.algorithm != Algorithm::kFast || n.by_duration != 0) return {};
+  const bool edges = call.scores.start.data != nullptr || call.scores.end.data != nullptr;
+  const std::array<int, 4> key{is_best, n.classes, n.max_duration, edges};
+  if (const auto known = shapes.find(key); known != shapes.end()) return known->second;
+  std::optional<gpu::ScanShape> found;
+  const int lanes = options.lanes_per_class;
+  const int asked = options.blocks_per_pass;
+  // What devices without clusters would gain from durations in shared memory is not known.
+  const int shared_bytes = gpu->cluster_blocks() > 1 ? gpu->shared_bytes() : 0;
+  for (int most = asked != 0 ? asked : gpu->cluster_blocks(); most > 0; most /= 2) {
+    const std::optional<gpu::ScanShape> shape =
+        lanes == 0 ? choose(n.classes, n.max_duration, edges, gpu::Room{most, shared_bytes})
+                   : given(n.classes, n.max_duration, lanes, edges, std::max(1, asked),
+                           options.durations_per_lane);
+    if (!shape) break;
+    if (!has_room(kernel(*shape), *shape)) continue;
+    found = shape;
+    break;
+  }
+  shapes.emplace(key, found);
+  return found;
+}
+
+std::optional<gpu::ScanShape> CudaEngine::State::shape_of(const Call& call) {
+  return shape_with_room(call, false, gpu::choose_scan_shape, gpu::scan_shape,
+                         [this](const gpu::ScanShape& shape) { return scan(shape); });
+}
+
+template <class T>
+std::optional<gpu::ScanShape> CudaEngine::State::best_shape_of(const Call& call) {
+  return shape_with_room(call, true, gpu::choose_best_shape, gpu::best_shape,
+                         [this](const gpu::ScanShape& shape) { return best_scan<T>(shape); });
+}
+
+#define SEGFUSE_INSTANTIATE(T) \
+  template std::optional<gpu::ScanShape> CudaEngine::State::best_shape_of<T>(const Call&);
+
+SEGFUSE_INSTANTIATE(float)
+SEGFUSE_INSTANTIATE(double)
+SEGFUSE_INSTANTIATE(Half)
+SEGFUSE_INSTANTIATE(BFloat16)
+#undef SEGFUSE_INSTANTIATE
 
 }  // namespace segfuse::semicrf

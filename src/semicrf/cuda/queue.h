@@ -26,6 +26,10 @@ class Queue {
   std::string device_name() const { return access_.device->name(); }
   int multiprocessors() const { return access_.kernels->multiprocessors(); }
   int shared_bytes() const { return access_.kernels->shared_bytes(); }
+  int cluster_blocks() const { return access_.kernels->cluster_blocks(); }
+  int clusters(runtime::GpuKernel kernel, const runtime::GpuLaunch& launch) const {
+    return access_.kernels->clusters(kernel, launch);
+  }
   runtime::GpuKernel kernel(runtime::GpuProgram program, const std::string& entry) {
     program.store = context_.state().code;
     return access_.kernels->kernel(program, entry);

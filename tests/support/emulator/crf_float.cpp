@@ -5,4 +5,5 @@
 void segfuse::testing::add_float_kernels() {
   add_any_size("float");
   add_all_shapes<Best>("float");
+  Best::add_shape<385, 8, 1, true, 16>("float");
 }

@@ -23,29 +23,33 @@ namespace {
 namespace kernels = semicrf::gpu::SPACE;
 
 /// How programs name a shape.
-template <int kClasses, int kGroup, int kTaps, bool kEdges>
+template <int kClasses, int kGroup, int kTaps, bool kEdges, int kBlocks, bool kFar>
 std::string with_shape(const std::string& program) {
+  constexpr int kOwn = (kClasses + kBlocks - 1) / kBlocks;
   return program + " SCAN_CLASSES=" + std::to_string(kClasses) +
          " SCAN_GROUP=" + std::to_string(kGroup) + " SCAN_TAPS=" + std::to_string(kTaps) +
-         " SCAN_THREADS=" + std::to_string((kClasses * kGroup + 31) / 32 * 32) +
-         " SCAN_EDGES=" + (kEdges ? "true" : "false");
+         " SCAN_THREADS=" + std::to_string((kOwn * kGroup + 31) / 32 * 32) +
+         " SCAN_EDGES=" + (kEdges ? "true" : "false") + " SCAN_BLOCKS=" + std::to_string(kBlocks) +
+         " SCAN_FAR=" + (kFar ? "true" : "false");
 }
 
 /// A pass of one shape.
 struct Sum {
-  template <int kClasses, int kGroup, int kTaps, bool kEdges>
+  template <int kClasses, int kGroup, int kTaps, bool kEdges, int kBlocks = 1, bool kFar = false>
   static void add_shape(const std::string&) {
-    const std::string program = with_shape<kClasses, kGroup, kTaps, kEdges>("semicrf_scan");
+    const std::string program =
+        with_shape<kClasses, kGroup, kTaps, kEdges, kBlocks, kFar>("semicrf_scan");
     emulated_kernels()[program + " scan"] =
-        emulated(kernels::scan_row<kClasses, kGroup, kTaps, kEdges>);
+        emulated(kernels::scan_row<kClasses, kGroup, kTaps, kEdges, kBlocks, kFar>);
   }
 };
 struct Best {
-  template <int kClasses, int kGroup, int kTaps, bool kEdges>
+  template <int kClasses, int kGroup, int kTaps, bool kEdges, int kBlocks = 1, bool kFar = false>
   static void add_shape(const std::string& type) {
-    const std::string program = with_shape<kClasses, kGroup, kTaps, kEdges>("semicrf_best_" + type);
+    const std::string program =
+        with_shape<kClasses, kGroup, kTaps, kEdges, kBlocks, kFar>("semicrf_best_" + type);
     emulated_kernels()[program + " best_scan"] =
-        emulated(kernels::best_row<kClasses, kGroup, kTaps, kEdges>);
+        emulated(kernels::best_row<kClasses, kGroup, kTaps, kEdges, kBlocks, kFar>);
   }
 };
 
@@ -75,6 +79,17 @@ void add_all_shapes(const std::string& type) {
   add_small_shapes<Pass, 3>(type);
   Pass::template add_shape<33, 2, 4, true>(type);
   Pass::template add_shape<39, 2, 3, false>(type);
+  // Of clusters: a class of a block, warps of the last one without classes.
+  Pass::template add_shape<3, 4, 1, true, 2>(type);
+  Pass::template add_shape<3, 4, 1, false, 2>(type);
+  Pass::template add_shape<3, 1, 4, true, 3>(type);
+  Pass::template add_shape<33, 2, 4, true, 2>(type);
+  Pass::template add_shape<39, 2, 3, false, 2>(type);
+  Pass::template add_shape<39, 2, 3, false, 3>(type);
+  // Durations in shared memory.
+  Pass::template add_shape<3, 4, 1, true, 1, true>(type);
+  Pass::template add_shape<3, 4, 1, true, 2, true>(type);
+  Pass::template add_shape<3, 1, 2, true, 3, true>(type);
 }
 
 #define ADD_TO(program, name) \

@@ -73,21 +73,20 @@ void BlockRunner::start(Block& x, Index3 index, std::size_t shared_bytes) {
   }
 }
 
-void BlockRunner::run(Index3 grid, Index3 size, std::size_t shared_bytes, bool together,
+void BlockRunner::run(Index3 grid, Index3 size, std::size_t shared_bytes, std::size_t at_once,
                       const std::function<void()>& body) {
   body_ = body;
   grid_size = grid;
   block_size = size;
   threads_ = size.x * size.y * size.z;
   const std::size_t blocks = std::size_t{grid.x} * grid.y * grid.z;
-  const std::size_t at_once = together ? blocks : 1;
   while (blocks_.size() < at_once) blocks_.push_back(std::make_unique<Block>());
-  if (!together) blocks_[0]->dynamic_shared.clear();
+  for (std::size_t i = 0; i < at_once; ++i) blocks_[i]->dynamic_shared.clear();
   for (std::size_t i = 0; i < blocks; ++i) {
     const auto n = static_cast<unsigned>(i);
-    start(*blocks_[together ? i : 0], {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y},
+    start(*blocks_[i % at_once], {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y},
           shared_bytes);
-    if (!together || i + 1 == blocks) run_blocks(at_once);
+    if ((i + 1) % at_once == 0) run_blocks(at_once);
   }
 }
 
@@ -137,6 +136,7 @@ void BlockRunner::run_blocks(std::size_t count) {
   for (bool any = true; any && idle < kPatience; idle = progress_ ? 0 : idle + 1) {
     any = progress_ = false;
     for (std::size_t i = 0; i < count; ++i) any |= advance(*blocks_[i]);
+    any |= release_cluster(count);
   }
   for (std::size_t i = 0; i < count; ++i)
     for (unsigned t = 0; t < threads_; ++t)
@@ -153,6 +153,28 @@ void BlockRunner::release_block(Block& x) {
   x.all = true;
   for (unsigned t = 0; t < threads_; ++t)
     if (x.fibers[t].state == State::kAtBlock) x.fibers[t].state = State::kReady;
+}
+
+/// False if no thread waits for the cluster, or some do not yet.
+bool BlockRunner::release_cluster(std::size_t count) {
+  bool any = false;
+  for (std::size_t i = 0; i < count; ++i)
+    for (unsigned t = 0; t < threads_; ++t) {
+      const State state = blocks_[i]->fibers[t].state;
+      if (state != State::kAtCluster && state != State::kDone) return false;
+      any |= state == State::kAtCluster;
+    }
+  for (std::size_t i = 0; i < count; ++i)
+    for (unsigned t = 0; t < threads_; ++t)
+      if (blocks_[i]->fibers[t].state == State::kAtCluster)
+        blocks_[i]->fibers[t].state = State::kReady;
+  progress_ |= any;
+  return any;
+}
+
+void BlockRunner::wait_cluster() {
+  running_->fibers[current_].state = State::kAtCluster;
+  yield();
 }
 
 bool BlockRunner::wait_block(bool value) {

@@ -20,10 +20,10 @@ struct Index3 {
 };
 
 /// Runs a block's threads as fibers, each until it waits for others; blocks one after the other, or
-/// all of a grid by turns.
+/// all of a cluster or of a grid by turns.
 class BlockRunner {
  public:
-  void run(Index3 grid, Index3 block, std::size_t shared_bytes, bool together,
+  void run(Index3 grid, Index3 block, std::size_t shared_bytes, std::size_t at_once,
            const std::function<void()>& body);
 
   // What the running thread sees.
@@ -37,11 +37,19 @@ class BlockRunner {
   const std::uint64_t* exchange(std::uint64_t bits);
   /// Lets others go on, for threads that wait for another block.
   void pause();
+  /// Waits for all threads of the blocks at hand that have not returned.
+  void wait_cluster();
+  /// The place in another block's dynamic shared memory.
+  void* elsewhere(const void* mine, unsigned of_block) {
+    const auto at = static_cast<const char*>(mine) -
+                    reinterpret_cast<const char*>(running_->dynamic_shared.data());
+    return reinterpret_cast<char*>(blocks_[of_block]->dynamic_shared.data()) + at;
+  }
   unsigned lane() const { return current_ % 32; }
   unsigned lanes_alive() const { return running_->alive_of_warp[current_ / 32]; }
 
  private:
-  enum class State { kReady, kAtBlock, kAtWarp, kDone };
+  enum class State { kReady, kAtBlock, kAtWarp, kAtCluster, kDone };
   /// Where a fiber begins, and where it was left.
   struct Context {
     ucontext_t made;
@@ -71,6 +79,7 @@ class BlockRunner {
   bool advance(Block& block);
   bool advance_warp(Block& block, unsigned warp);
   void release_block(Block& block);
+  bool release_cluster(std::size_t count);
   void run_blocks(std::size_t count);
 
   std::vector<std::unique_ptr<Block>> blocks_;

@@ -23,10 +23,13 @@ class EmulatedKernels final : public runtime::KernelLoader {
   }
   int multiprocessors() const override { return multiprocessors_; }
   int shared_bytes() const override { return 160 << 10; }
+  /// It knows few shapes of clusters, which tests ask for.
+  int clusters(runtime::GpuKernel, const runtime::GpuLaunch&) override { return 1; }
 
   runtime::GpuKernel kernel(const runtime::GpuProgram& program, const std::string& entry) override {
     std::string key = program.name;
-    for (const std::string& define : program.defines) key += " " + define;
+    for (const std::string& define : program.defines)
+      if (!define.starts_with("SCAN_RESIDENT=")) key += " " + define;
     const auto found = emulated_kernels().find(key + " " + entry);
     if (found == emulated_kernels().end())
       throw std::logic_error("the emulator has no kernel '" + key + " " + entry + "'");
@@ -35,19 +38,22 @@ class EmulatedKernels final : public runtime::KernelLoader {
 
   void launch(runtime::StreamHandle, runtime::GpuKernel kernel, const runtime::GpuLaunch& launch,
               const void* argument, std::size_t size) override {
-    const auto& [grid, block, shared_bytes, together] = launch;
+    const auto& [grid, block, shared_bytes, together, cluster] = launch;
     if (grid.y > 65535 || grid.z > 65535 || grid.x * grid.y * grid.z == 0)
       throw std::logic_error("a grid that no device takes");
     if (shared_bytes > static_cast<std::size_t>(this->shared_bytes()))
       throw std::logic_error("more shared memory than a block has");
     if (together && grid.x * grid.y * grid.z > static_cast<unsigned>(multiprocessors_))
       throw std::logic_error("more blocks than run at the same time");
+    if (grid.x % cluster != 0 || cluster > 16)
+      throw std::logic_error("clusters that no device has");
     const auto& emulated = *static_cast<const EmulatedKernel*>(kernel.handle);
     if (size != emulated.argument_bytes)
       throw std::logic_error("a kernel was launched with another kernel's argument");
     const std::vector<std::byte> copy(static_cast<const std::byte*>(argument),
                                       static_cast<const std::byte*>(argument) + size);
-    runner().run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, together,
+    runner().run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
+                 together ? std::size_t{grid.x} * grid.y * grid.z : cluster,
                  [&] { emulated.run(copy.data()); });
   }
 

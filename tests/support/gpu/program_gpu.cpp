@@ -81,8 +81,9 @@ class ProgramKernels final : public runtime::KernelLoader {
       return crf_->launch(stream, kernel, launch, argument, size);
     const std::vector<std::byte> copy(static_cast<const std::byte*>(argument),
                                       static_cast<const std::byte*>(argument) + size);
-    const auto& [grid, block, shared_bytes, together] = launch;
-    runner().run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, together,
+    const auto& [grid, block, shared_bytes, together, cluster] = launch;
+    runner().run({grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
+                 together ? std::size_t{grid.x} * grid.y * grid.z : 1,
                  [&] { static_cast<const Compiled*>(kernel.handle)->call(copy.data()); });
   }
 

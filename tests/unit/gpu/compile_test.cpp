@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "doctor/kernel/cubin.h"
@@ -59,12 +60,17 @@ TEST_P(CompileForTest, CommonPrograms) {
 
 /// The longest duration that still fits, for each layout that `choose` gives on the way.
 template <class Choose>
-std::vector<ScanShape> largest_shapes(int classes, bool edges, Choose choose) {
+std::vector<ScanShape> largest_shapes(int classes, bool edges, Choose choose,
+                                      const Room& room = {}) {
   std::vector<ScanShape> largest;
   for (int duration = 1; duration <= 600; ++duration) {
-    const std::optional<ScanShape> shape = choose(classes, duration, edges);
+    const std::optional<ScanShape> shape = choose(classes, duration, edges, room);
     if (!shape) break;
-    if (!largest.empty() && largest.back().group == shape->group) largest.pop_back();
+    const auto is_same = [&](const ScanShape& last) {
+      return last.group == shape->group && last.threads() == shape->threads() &&
+             last.resident == shape->resident && (last.far > 0) == (shape->far > 0);
+    };
+    if (!largest.empty() && is_same(largest.back())) largest.pop_back();
     largest.push_back(*shape);
   }
   return largest;
@@ -79,6 +85,26 @@ TEST_P(CompileForTest, PassesInRegisters) {
       for (const ScanShape& shape : largest_shapes(classes, edges, choose_best_shape))
         expect_no_spills(best_program(shape, "float"));
     }
+  }
+}
+
+/// The same of clusters, from the first size on that one block does not hold.
+TEST_P(CompileForTest, PassesOfClusters) {
+  if (std::string(GetParam()) == "sm_80") GTEST_SKIP() << "it has no clusters";
+  constexpr Room kRoom{16, 225 << 10};
+  const auto of_clusters = [](std::vector<ScanShape> shapes) {
+    std::erase_if(shapes,
+                  [](const ScanShape& shape) { return shape.blocks == 1 && shape.far == 0; });
+    return shapes;
+  };
+  for (const auto& [classes, edges] :
+       {std::pair(20, false), std::pair(96, true), std::pair(100, false), std::pair(512, false)}) {
+    for (const ScanShape& shape :
+         of_clusters(largest_shapes(classes, edges, choose_scan_shape, kRoom)))
+      expect_no_spills(scan_program(shape));
+    for (const ScanShape& shape :
+         of_clusters(largest_shapes(classes, edges, choose_best_shape, kRoom)))
+      expect_no_spills(best_program(shape, "float"));
   }
 }
 

@@ -262,7 +262,7 @@ void count_from(U*& array, std::int64_t first) {
 
 }  // namespace
 
-SplitPlan plan_split(const CudaEngine::State& engine, Call call, int devices) {
+SplitPlan plan_split(CudaEngine::State& engine, Call call, int devices) {
   SplitPlan plan;
   if (devices < 2 || call.sizes.by_duration != 0) return plan;
   DeviceWanted all;

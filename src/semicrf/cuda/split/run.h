@@ -56,7 +56,7 @@ struct SplitPlan {
   ChunkCuts cuts;
   std::vector<PartOfRow> parts;
 };
-SplitPlan plan_split(const CudaEngine::State& engine, Call call, int devices);
+SplitPlan plan_split(CudaEngine::State& engine, Call call, int devices);
 
 /// Gives a member its cuts, its workspace and the row's frames as it holds them.
 template <class T>

@@ -151,15 +151,17 @@ KERNEL __launch_bounds__(128, 4) recover_durations(const __grid_constant__ Call 
 }
 
 /// The labels before segments of two classes at eight boundaries, a thread: the pass's own sums are
-/// formed again, and those that equal its maximum are the best ones. `columns` threads, half of the
-/// classes, take the same boundaries. grid (T over the block's boundaries, B); dynamic shared
-/// memory for up to kLabelsAtOnce rows of the matrix and as many values of the block's boundaries.
+/// formed again, and those that equal its maximum are the best ones. `columns` threads, half of a
+/// block's classes, take the same boundaries. grid (T over the block's boundaries, B, parts of the
+/// classes); dynamic shared memory for up to kLabelsAtOnce rows of the block's part of the matrix
+/// and as many values of its boundaries.
 KERNEL __launch_bounds__(kThreadsOfLabels, 2) recover_labels(const __grid_constant__ Call call) {
   DYNAMIC_SHARED(double, shared);
   constexpr int kEach = kBoundariesOfLabel;
   const int row = blockIdx.y;
   const int classes = call.sizes.classes;
-  const int columns = (classes + 1) / 2;
+  const int parts = static_cast<int>(gridDim.z);
+  const int columns = ((classes + 1) / 2 + parts - 1) / parts;
   const int groups = static_cast<int>(blockDim.x) / columns;
   const int boundaries = groups * kEach;
   const int length = row_length(call, row);
@@ -170,10 +172,13 @@ KERNEL __launch_bounds__(kThreadsOfLabels, 2) recover_labels(const __grid_consta
   const int group = static_cast<int>(threadIdx.x) / columns;
   const int mine = group * kEach;
   const ScoreGrid grid = grid_of_row(call, row);
-  const int column[2] = {first, min(first + columns, classes - 1)};
-  const int stride = boundaries | 1;                                    // other banks for others
-  double* const from = shared;                                          // (labels, C)
-  double* const values = from + min(kLabelsAtOnce, classes) * classes;  // (labels, stride)
+  const int of_part = static_cast<int>(blockIdx.z) * 2 * columns;
+  const int column[2] = {min(of_part + first, classes - 1),
+                         min(of_part + first + columns, classes - 1)};
+  const int width = 2 * columns;
+  const int stride = boundaries | 1;                                  // other banks for others
+  double* const from = shared;                                        // (labels, width)
+  double* const values = from + min(kLabelsAtOnce, classes) * width;  // (labels, stride)
   double wanted[2][kEach];
   int choice[2][kEach];
 #pragma unroll
@@ -194,10 +199,10 @@ KERNEL __launch_bounds__(kThreadsOfLabels, 2) recover_labels(const __grid_consta
     __syncthreads();
 #pragma unroll 4
     for (int other = group; other < labels && group < groups; other += groups) {
-      from[other * classes + column[0]] =
-          grid(load(call.scores.transition, 0, base + other, column[0]));
-      from[other * classes + column[1]] =
-          grid(load(call.scores.transition, 0, base + other, column[1]));
+#pragma unroll
+      for (int v = 0; v < 2; ++v)
+        from[other * width + first + v * columns] =
+            grid(load(call.scores.transition, 0, base + other, column[v]));
     }
 #pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x) / 32; i < boundaries; i += warps) {
@@ -217,7 +222,7 @@ KERNEL __launch_bounds__(kThreadsOfLabels, 2) recover_labels(const __grid_consta
       const double* value = values + other * stride + mine;
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
-        const double into = from[other * classes + column[v]];
+        const double into = from[other * width + first + v * columns];
 #pragma unroll
         for (int i = 0; i < kEach; ++i)
           if (value[i] + into == wanted[v][i]) marks[v][i] |= 1u << other;

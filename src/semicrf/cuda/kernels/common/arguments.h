@@ -22,8 +22,7 @@ inline constexpr int kRecovered = 4;
 /// The same for labels, and the labels that are tried before threads wait for each other.
 inline constexpr int kBoundariesOfLabel = 8;
 inline constexpr int kLabelsAtOnce = 32;
-inline constexpr int kThreadsOfLabels =
-    192;  ///< at most; half as many as there are labels, or more
+inline constexpr int kThreadsOfLabels = 192;  ///< at most; two labels each
 
 /// Elements of device memory, as the caller laid them out.
 struct Strided {

@@ -31,6 +31,58 @@ DEVICE void load_now(const unsigned long long* at, unsigned long long* first,
                : "memory");
 }
 
+// Blocks of a cluster, from sm_90 on: counts of bytes that others send, in shared memory.
+
+DEVICE unsigned shared_address(const void* at) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(at));
+}
+DEVICE void start_arrivals(unsigned long long* arrivals) {
+  asm volatile(
+      "mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(
+          shared_address(arrivals))
+      : "memory");
+}
+DEVICE void end_arrivals(unsigned long long* arrivals) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(arrivals)) : "memory");
+}
+/// The next phase is over when so many bytes have come.
+DEVICE void expect_arrivals(unsigned long long* arrivals, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrivals)),
+      "r"(bytes)
+      : "memory");
+}
+/// Waits until the phase of this parity is over; the first one has 0.
+DEVICE void wait_for_arrivals(unsigned long long* arrivals, int parity) {
+  unsigned over;
+  do {
+    asm volatile(
+        "{\n\t.reg .pred over;\n\t"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, over;\n\t}"
+        : "=r"(over)
+        : "r"(shared_address(arrivals)), "r"(parity)
+        : "memory");
+  } while (over == 0);
+}
+/// To where `at` is in another block of the cluster, or this one, counted there in `arrivals`.
+DEVICE void send(double* at, unsigned long long* arrivals, unsigned block, double value) {
+  unsigned there;
+  unsigned counted;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(block));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(counted)
+      : "r"(shared_address(arrivals)), "r"(block));
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(there),
+      "l"(__double_as_longlong(value)), "r"(counted)
+      : "memory");
+}
+/// All threads of all blocks of the cluster; what they wrote before, all see after it.
+DEVICE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
 }  // namespace segfuse::semicrf::gpu
 
 #endif

@@ -1,5 +1,7 @@
 #pragma once
-// The passes in the linear domain, all state in registers: one block per (row, direction).
+// The passes in the linear domain, all state in registers: one block per (row, direction), or the
+// blocks of a cluster, to which the classes are dealt out. How many blocks there are does not show
+// in the bits.
 //
 // With w_s = source_s * enter_s and everything below per class c,
 //
@@ -21,8 +23,10 @@
 // (docs/semicrf_engines.md has the bounds).
 
 #include "semicrf/cuda/kernels/common/arguments.h"
+#include "semicrf/cuda/kernels/common/cluster.cuh"
 #include "semicrf/cuda/kernels/common/common.cuh"
 #include "semicrf/cuda/kernels/common/cuts.cuh"
+#include "semicrf/cuda/kernels/common/far.cuh"
 #include "semicrf/cuda/kernels/common/range.cuh"
 #include "semicrf/cuda/kernels/sum/output.cuh"
 
@@ -32,17 +36,21 @@ constexpr int kStride = 4;
 constexpr int kSmallFactor = 1023 - 110;  ///< biased exponent: smaller ones are absorbed at once
 constexpr int kMinPending = 1023 - 900;   ///< of what frames and the scale leave of a pending sum
 
-template <int kClasses, int kGroup, int kTaps>
+template <int kClasses, int kGroup, int kTaps, int kBlocks, bool kFar>
 struct Scan {
   static constexpr int kSources = (kClasses + kGroup - 1) / kGroup;
   /// A group's lanes read 16 bytes each from different banks.
   static constexpr int kPart = (kSources + 13) / 16 * 16 + 2;
   static constexpr int kEarly = kSources < 8 ? (kSources + 1) / 2 : 4;
-  static constexpr int kWarps = (kClasses * kGroup + 31) / 32;
+  static constexpr int kOwn = classes_of_block(kClasses, kBlocks);
+  static constexpr int kWarps = (kOwn * kGroup + 31) / 32;
 
   double from[kSources];  ///< transition into (out of, backward) this lane's class
   double tap[kTaps + 1];  ///< durations of this lane and the next lane's first
   double pending[kTaps];
+  FarWindow<kFar> far;     ///< durations and pending sums beyond those
+  double far_scale = 1.0;  ///< of its sums since they were last written
+  unsigned far_least = ~0u;
   double grown = 1.0;
   double shrunk = 1.0;  ///< 1 / grown
   int scale = 0;
@@ -51,10 +59,11 @@ struct Scan {
   int c;
   bool active;  ///< this lane's class exists
 
-  DEVICE_MEMBER void init(const Call& call, bool forward) {
+  DEVICE_MEMBER void init(const Call& call, int block, bool forward, double* shared) {
     lane_of_class = threadIdx.x % kGroup;
-    c = threadIdx.x / kGroup;
-    active = c < kClasses;
+    const int own = threadIdx.x / kGroup;
+    c = block * kOwn + own;
+    active = own < kOwn && c < kClasses;
     if (!active) c = kClasses - 1;
 #pragma unroll
     for (int i = 0; i < kSources; ++i) {
@@ -69,6 +78,10 @@ struct Scan {
     }
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) pending[j] = 0.0;
+    far.init(shared, call.sizes.max_duration - kGroup * kTaps, active ? own : -1, lane_of_class);
+    far.template clear<kGroup>(0.0);
+    far.template fill<kGroup>(
+        [&](int i) { return call.factors.duration[(kGroup * kTaps + i) * kClasses + c]; });
   }
 
   /// The first values of this lane's part, read before the time of their use; more would take too
@@ -98,14 +111,23 @@ struct Scan {
 
   /// The source joins pending, which moves on by a frame.
   DEVICE_MEMBER void push(double w) {
-    double next = 0.0;
+    const double beyond = kFar ? far.first(0.0) * far_scale : 0.0;
+    double next = beyond;
     if (kGroup > 1) {
       next = __shfl_down_sync(kAllLanes, pending[0], 1);
-      if (lane_of_class == kGroup - 1) next = 0.0;
+      if (lane_of_class == kGroup - 1) next = beyond;
     }
 #pragma unroll
     for (int j = 0; j + 1 < kTaps; ++j) pending[j] = fma(w, tap[j + 1], pending[j + 1]);
     pending[kTaps - 1] = fma(w, tap[kTaps], next);
+    if constexpr (!kFar) return;
+    far_least = ~0u;
+    far.template advance<kGroup>(0.0, [&](double known, double tap_of_sum) {
+      const double sum = fma(w, tap_of_sum, known * far_scale);
+      far_least = min(far_least, static_cast<unsigned>(__double2hiint(sum)) - 1u);
+      return sum;
+    });
+    far_scale = 1.0;
   }
 
   /// `kept`: the frame's own factors do not forbid the class.
@@ -121,12 +143,16 @@ struct Scan {
 #pragma unroll
     for (int j = 0; j < kTaps; ++j)
       least = min(least, static_cast<unsigned>(__double2hiint(pending[j])) - 1u);
-    return static_cast<int>(least >> 20);
+    const int near = static_cast<int>(least >> 20);
+    const int written = static_cast<int>(far_least >> 20);
+    if (!kFar || written >= 2047 || far_scale == 0.0) return near;
+    return min(near, max(0, written + exponent_bits(far_scale) - 1023));
   }
 
   DEVICE_MEMBER void scale_pending(double factor) {
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) pending[j] *= factor;
+    if (kFar) far_scale *= factor;
   }
 };
 
@@ -160,29 +186,41 @@ DEVICE int largest_exponent(const int* warp_exponent) {
   return largest;
 }
 
-/// kEdges: there are start or end scores. grid (chunks, B, directions)
-template <int kClasses, int kGroup, int kTaps, bool kEdges>
+/// The same from the values themselves, which every warp has.
+template <int kPlaces>
+DEVICE int largest_exponent_of(const double* values) {
+  int largest = 0;
+  for (int i = threadIdx.x % 32; i < kPlaces; i += 32)
+    largest = max(largest, exponent_bits(values[i]));
+  return __reduce_max_sync(kAllLanes, largest);
+}
+
+/// kEdges: there are start or end scores. grid (chunks * kBlocks, B, directions); dynamic shared
+/// memory for a Boundary, a number and a FarWindow.
+template <int kClasses, int kGroup, int kTaps, bool kEdges, int kBlocks, bool kFar>
 DEVICE void scan_row(const Call& call) {
-  using Lane = Scan<kClasses, kGroup, kTaps>;
-  __shared__ __align__(16) double values[2][kGroup * Lane::kPart];
+  using Lane = Scan<kClasses, kGroup, kTaps, kBlocks, kFar>;
+  constexpr int kPlaces = kGroup * Lane::kPart;
+  using Values = Boundary<kClasses, kBlocks, kPlaces>;
+  DYNAMIC_SHARED(double, shared);
   __shared__ int warp_exponent[Lane::kWarps];
+  const int block = blockIdx.x % kBlocks;
   const int row = blockIdx.y;
   const int direction = blockIdx.z;
   const bool forward = direction == 0;
   const int length = row_length(call, row);
   if (!is_due(call, row, forward)) return;
-  const int chunk = chunk_of(call, forward, blockIdx.x);
+  const int chunk = chunk_of(call, forward, blockIdx.x / kBlocks);
   if (chunk < 0) return;
   const int steps = chunk_steps(call, length);
   const int own = chunk * steps;  // the first step of its own
   if (chunk > 0 && own >= length) return;
   const int stop = min(length, own + steps);
   const int first = max(0, own - call.chunks.warm_up);
-  double* const both = values[0];
-  for (int i = threadIdx.x; i < 2 * kGroup * Lane::kPart; i += blockDim.x) both[i] = 0.0;
   Lane lane;
-  lane.init(call, forward);
+  lane.init(call, block, forward, shared + Values::kDoubles + 1);
   const bool writer = lane.active && lane.lane_of_class == 0;
+  const bool keeps_scale = block == 0 && threadIdx.x == 0;
 
   const long long step = forward ? kClasses : -kClasses;
   // An empty row has no frame, and a batch of them no emissions.
@@ -199,8 +237,10 @@ DEVICE void scan_row(const Call& call) {
 
   double source = first > 0 ? 1.0 : (forward ? call.factors.initial : call.factors.final)[lane.c];
   if (writer && chunk == 0) *out.source = source;
-  if (threadIdx.x == 0 && chunk == 0) *out.scale = 0;
-  __syncthreads();
+  if (keeps_scale && chunk == 0) *out.scale = 0;
+  Values boundary;
+  boundary.start(shared);
+  if (!warp_has_classes<kClasses, kBlocks, kGroup>(block)) return;
   Frames next = load_frames<kEdges>(factor, enter, leave, step, stop - first);
   for (int begin = first; begin < stop; begin += kStride) {
     if (begin == own && first < own) {
@@ -229,17 +269,17 @@ DEVICE void scan_row(const Call& call) {
         const double value =
             fma(source, joining * lane.tap[0] * leaving, lane.pending[0] * leaving);
         if (writer) {
-          values[u % 2][slot] = value;
+          boundary.put(u, slot, value);
           *out.value = value;
         }
-        if (threadIdx.x == 0) *out.scale = lane.scale;
-        if (u == kStride - 1) {
+        if (keeps_scale) *out.scale = lane.scale;
+        if (kBlocks == 1 && u == kStride - 1) {
           const int mine = __reduce_max_sync(kAllLanes, writer ? exponent_bits(value) : 0);
           if (threadIdx.x % 32 == 0) warp_exponent[threadIdx.x / 32] = mine;
         }
-        __syncthreads();
+        boundary.wait(u);
         double2 x[Lane::kEarly];
-        lane.read(values[u % 2], x);
+        lane.read(boundary.of(u), x);
         const double w = source * joining;
         lane.check(source, w, fma(w, lane.tap[0], lane.pending[0]), writer ? value : 1.0,
                    now.factor[u] != 0.0 && now.leave[u] != 0.0);
@@ -255,12 +295,13 @@ DEVICE void scan_row(const Call& call) {
         } else {
           lane.shrunk *= reciprocal(now.factor[u]);
         }
-        source = lane.link(values[u % 2], x);
+        source = lane.link(boundary.of(u), x);
         if (writer) *out.source = source;
       }
     }
     if (begin + kStride < stop) {
-      const int largest = largest_exponent<Lane::kWarps>(warp_exponent);
+      const int largest = kBlocks == 1 ? largest_exponent<Lane::kWarps>(warp_exponent)
+                                       : largest_exponent_of<kPlaces>(boundary.of(kStride - 1));
       const int shift = largest == 0 ? 0 : max(-1000, min(1000, 1023 + kTarget - largest));
       const int least = lane.least_pending();
       if (lane.grown != 0.0 && least < 2047 &&

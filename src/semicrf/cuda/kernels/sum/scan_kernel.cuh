@@ -6,9 +6,9 @@
 
 namespace segfuse::semicrf::gpu {
 
-extern "C" __global__ void __launch_bounds__(SCAN_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(SCAN_THREADS, SCAN_RESIDENT)
     scan(const __grid_constant__ Call call) {
-  scan_row<SCAN_CLASSES, SCAN_GROUP, SCAN_TAPS, SCAN_EDGES>(call);
+  scan_row<SCAN_CLASSES, SCAN_GROUP, SCAN_TAPS, SCAN_EDGES, SCAN_BLOCKS, SCAN_FAR>(call);
 }
 
 }  // namespace segfuse::semicrf::gpu
