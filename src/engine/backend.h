@@ -25,6 +25,13 @@ class Backend {
 
   /// Like Executable::run(). Inputs are on the host unless the back end runs on a device.
   virtual std::vector<Tensor> run(std::span<const Tensor> inputs) = 0;
+  /// The same on a device, with milestones.
+  virtual std::vector<Tensor> run_with(std::span<const Tensor> inputs, Milestones& milestones) {
+    static_cast<void>(milestones);
+    return run(inputs);
+  }
+  /// Like Executable::order_of_writes(); empty: at the end.
+  virtual std::vector<std::size_t> order_of_writes() const { return {}; }
   /// Like Executable::check(), for back ends whose runs return before they are complete.
   virtual void check() {}
   /// Like Executable::look().

@@ -40,8 +40,10 @@ struct Executable::State {
     backend = info.make({fusion, pool, options});
   }
 
-  std::vector<Tensor> run(std::span<const Tensor> inputs) {
-    if (checker) (void)checker->run(on_host(inputs));
+  std::vector<Tensor> run(std::span<const Tensor> inputs, Milestones* milestones) {
+    if (checker) (void)checker->run(on_host(inputs), nullptr);
+    if (milestones != nullptr) milestones->over = nullptr;
+    if (info.on_device && milestones != nullptr) return backend->run_with(inputs, *milestones);
     if (info.on_device || std::ranges::none_of(inputs, on_device)) return backend->run(inputs);
     return run_on_copies(inputs);
   }
@@ -101,7 +103,14 @@ void Executable::check() { state_->backend->check(); }
 std::string Executable::look(std::span<const Tensor> inputs) {
   return state_->backend->look(inputs);
 }
-std::vector<Tensor> Executable::run(std::span<const Tensor> inputs) { return state_->run(inputs); }
+std::vector<Tensor> Executable::run(std::span<const Tensor> inputs, Milestones* milestones) {
+  return state_->run(inputs, milestones);
+}
+std::vector<std::size_t> Executable::order_of_writes() const {
+  std::vector<std::size_t> order = state_->backend->order_of_writes();
+  order.resize(state_->fusion.inputs().size(), 0);
+  return order;
+}
 const ir::Fusion& Executable::fusion() const noexcept { return state_->fusion; }
 std::vector<StepTime> Executable::step_times() const { return state_->backend->step_times(); }
 std::size_t Executable::workspace_bytes() const noexcept {

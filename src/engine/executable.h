@@ -18,6 +18,10 @@
 #include "segfuse/context.h"
 #include "segfuse/tensor.h"
 
+namespace segfuse::runtime {
+class Frontier;
+}
+
 namespace segfuse::engine {
 
 class Accelerator;
@@ -54,6 +58,14 @@ struct ExecutableOptions {
 /// DeviceError when that device cannot be used.
 ExecutableOptions executable_options(const Context& context);
 
+/// For work on what a run overwrites that goes beside the rest of the run.
+struct Milestones {
+  std::vector<std::vector<std::size_t>> inputs;  ///< by number, in sets
+  /// Set by a run on an accelerator, by set: what comes after that comes after all uses of these
+  /// inputs. Null after any other run.
+  std::shared_ptr<const std::vector<runtime::Frontier>> over;
+};
+
 /// A Fusion made ready to run. What depends on shapes is planned on the first run with them and
 /// kept; working memory is kept too. One run at a time.
 class Executable {
@@ -71,7 +83,10 @@ class Executable {
   ///
   /// On an accelerator inputs may be in its memory. Then results are, too, the call returns before
   /// they are there, and what is wrong with indices and labels is thrown by check().
-  std::vector<Tensor> run(std::span<const Tensor> inputs);
+  std::vector<Tensor> run(std::span<const Tensor> inputs, Milestones* milestones = nullptr);
+  /// By input, where in a run it is overwritten: later ones have greater numbers. The same for all
+  /// shapes, and on all devices of a kind.
+  std::vector<std::size_t> order_of_writes() const;
   /// Throws what the runs so far have found wrong; waits for them.
   void check();
 

@@ -34,19 +34,26 @@ Frontier Executor::before(StreamId stream, std::span<const Use> uses, const char
   return needed;
 }
 
-// Former uses that this one comes after are implied by it.
+// Former uses that this one comes after are implied by it. After a write that does not come after
+// all of them a reader waits for each.
 void Executor::after(StreamId stream, std::span<const Use> uses, StreamTick now) {
   for (const Use& use : uses) {
     Block* const block = use.buffer->block_;
     const std::lock_guard lock(block->uses_lock);
     block->uses.drop_if([&](StreamTick former) { return timeline_->covered(stream, former); });
+    const bool after_all = block->uses.empty();
     block->uses.raise(now);
-    if (use.write) block->write = now;
+    if (use.write) block->write = after_all ? now : StreamTick();
   }
 }
 
 StreamTick Executor::launch(StreamId stream, Work work, std::span<const Use> uses) {
   const Frontier needed = before(stream, uses, work.name.c_str(), false);
+  return launch(stream, std::move(work), uses, needed);
+}
+
+StreamTick Executor::launch(StreamId stream, Work work, std::span<const Use> uses,
+                            const Frontier& needed) {
   std::vector<MemoryAccess> accesses;
   accesses.reserve(uses.size());
   for (const Use& use : uses)

@@ -37,6 +37,9 @@ class Executor {
   StreamTick launch(StreamId stream, Work work, std::initializer_list<Use> uses) {
     return launch(stream, std::move(work), std::span(uses.begin(), uses.size()));
   }
+  /// The same after `needed` alone, in place of the uses so far: for parts of memory while others
+  /// use the rest of it.
+  StreamTick launch(StreamId stream, Work work, std::span<const Use> uses, const Frontier& needed);
   /// Copies bytes; one side may be of another device. Offsets in bytes.
   StreamTick copy(StreamId stream, const Buffer& to, std::size_t to_offset, const Buffer& from,
                   std::size_t from_offset, std::size_t bytes);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "segfuse/error.h"
@@ -10,6 +11,8 @@
 namespace segfuse::runtime {
 
 namespace {
+
+constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
 std::vector<std::byte*> addresses_of(std::span<const Buffer> buffers) {
   std::vector<std::byte*> addresses;
@@ -50,6 +53,35 @@ PlanRunner::PlanRunner(plan::Plan plan, std::vector<PlanFunction> functions, Hea
   std::size_t number = 0;
   for (const plan::BufferSpec& buffer : plan_.buffers)
     given_.push_back(buffer.kind == plan::BufferSpec::Kind::kScratch ? 0 : number++);
+  last_uses_.resize(number);
+  find_last_uses();
+}
+
+void PlanRunner::find_last_uses() {
+  const auto lanes = static_cast<std::size_t>(std::max(placement_.streams, 1));
+  std::vector<std::vector<std::uint32_t>> last(last_uses_.size(),
+                                               std::vector<std::uint32_t>(lanes, kNone));
+  for (std::uint32_t i = 0; i < plan_.steps.size(); ++i)
+    for (const auto* ids : {&plan_.steps[i].reads, &plan_.steps[i].writes})
+      for (const plan::BufferId id : *ids)
+        if (plan_.buffers[id.index].kind != plan::BufferSpec::Kind::kScratch)
+          last[given_[id.index]][static_cast<std::size_t>(placement_.steps[i].stream)] = i;
+  for (std::size_t given = 0; given < last.size(); ++given)
+    for (const std::uint32_t step : last[given])
+      if (step != kNone) last_uses_[given].push_back(step);
+}
+
+/// Of any of a set, one a stream.
+std::vector<std::uint32_t> PlanRunner::last_uses(const std::vector<std::size_t>& set) const {
+  std::map<int, std::uint32_t> of_stream;
+  for (const std::size_t given : set)
+    for (const std::uint32_t step : last_uses_.at(given)) {
+      std::uint32_t& last = of_stream.emplace(placement_.steps[step].stream, step).first->second;
+      last = std::max(last, step);
+    }
+  std::vector<std::uint32_t> steps;
+  for (const auto& [stream, step] : of_stream) steps.push_back(step);
+  return steps;
 }
 
 void PlanRunner::check(std::span<const Buffer> given) const {
@@ -68,8 +100,15 @@ void PlanRunner::check(std::span<const Buffer> given) const {
   }
 }
 
-void PlanRunner::run(std::span<const Buffer> given, StreamId first) {
+std::vector<Frontier> PlanRunner::run(std::span<const Buffer> given, StreamId first,
+                                      std::span<const std::vector<std::size_t>> sets) {
   check(given);
+  std::vector<std::vector<std::uint32_t>> lasts;
+  std::vector<bool> marked(plan_.steps.size(), false);
+  for (const std::vector<std::size_t>& set : sets) {
+    lasts.push_back(last_uses(set));
+    for (const std::uint32_t step : lasts.back()) marked[step] = true;
+  }
   Running running;
   running.given = given;
   running.addresses = addresses_of(given);
@@ -87,12 +126,21 @@ void PlanRunner::run(std::span<const Buffer> given, StreamId first) {
     executor_->note(running.arena, uses);
   };
   try {
-    for (std::uint32_t i = 0; i < plan_.steps.size(); ++i) enqueue(running, i);
+    for (std::uint32_t i = 0; i < plan_.steps.size(); ++i) {
+      enqueue(running, i);
+      if (!marked[i]) continue;
+      Frontier now(running.ticks[i]);
+      executor_->timeline().settle(now, kMaxStreams);  // an event, before the next step
+    }
   } catch (...) {
     note();
     throw;
   }
   note();
+  std::vector<Frontier> over(sets.size());
+  for (std::size_t set = 0; set < sets.size(); ++set)
+    for (const std::uint32_t step : lasts[set]) over[set].raise(running.ticks[step]);
+  return over;
 }
 
 /// What a step touches in one run.

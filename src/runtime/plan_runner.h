@@ -46,7 +46,11 @@ class PlanRunner {
   /// they are given allows: each has its own arena. UsageError names a buffer that does not fit.
   void run(std::span<const Buffer> given) { run(given, streams_[0]); }
   /// The same with another stream, of the same device, in place of the first.
-  void run(std::span<const Buffer> given, StreamId first);
+  void run(std::span<const Buffer> given, StreamId first) { run(given, first, {}); }
+  /// The same, which also says when each set of `given`, by number, is used by no step any more:
+  /// who waits for that waits for no later step.
+  std::vector<Frontier> run(std::span<const Buffer> given, StreamId first,
+                            std::span<const std::vector<std::size_t>> sets);
   /// The same for memory whose former uses `stream` comes after and whose later uses come after
   /// the stream, as those of an operation of the caller's own: by addresses, of which no use is
   /// recorded, in place of buffers; null where a buffer has no elements. Of a plan on one stream.
@@ -73,6 +77,8 @@ class PlanRunner {
   Work work(const plan::Step& step, const std::vector<std::byte*>& addresses) const;
   void enqueue(Running& running, std::uint32_t step);
   void check(std::span<const Buffer> given) const;
+  void find_last_uses();
+  std::vector<std::uint32_t> last_uses(const std::vector<std::size_t>& set) const;
 
   plan::Plan plan_;
   plan::Placement placement_;
@@ -82,6 +88,8 @@ class PlanRunner {
   Executor* executor_;
   std::vector<StreamId> streams_;
   std::vector<std::size_t> given_;  ///< by buffer: which of `given`; unused for scratch
+  /// By number of what is given: the last steps that use it, one a stream.
+  std::vector<std::vector<std::uint32_t>> last_uses_;
 };
 
 }  // namespace segfuse::runtime

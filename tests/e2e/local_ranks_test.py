@@ -12,7 +12,7 @@ import time
 import unittest
 
 import tool
-from ranks import LIMIT, RanksTestCase, children_of, listening_ports, shared_memory
+from ranks import LIMIT, RanksTestCase, children_of, listening_ports, shared_memory, workers_of
 
 KILLS = int(os.environ.get("SEGFUSE_RANK_KILLS", "6"))
 TORCHRUN = tool.SOURCE / ".venv-python/bin/torchrun"
@@ -139,6 +139,16 @@ class LocalRanksTest(RanksTestCase):
             self.assertTrue((self.directory / name / "checkpoint.safetensors").exists())
             self.assertFalse((self.directory / name / "ranks.json").exists())
         self.assertEqual(shared_memory() - shared, set())
+
+    def test_no_rank_has_memory_that_a_child_would_lack(self):
+        process = self.ranks(3, "forks", *FOUR, *ENDLESS)
+        self.wait_for_training(process)
+        for rank, pid in [("launcher", process.pid), *workers_of(process).items()]:
+            found = json.loads(tool.run("doctor", "fork", str(pid), "--json", check=0).stdout)
+            self.assertFalse(found["at_risk"], (rank, found))
+            self.assertEqual(found["pinned_bytes"], 0, rank)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(self.finish(process)[0], 130)
 
     def test_an_interrupted_training_goes_on(self):
         process = self.ranks(2, "goes-on", *FOUR)

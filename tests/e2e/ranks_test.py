@@ -49,6 +49,17 @@ class RanksTest(RanksTestCase):
         self.assertIn("3 ranks, on MPICH", process.stderr)
         self.check_files("mpich")
 
+    def test_no_rank_has_memory_that_a_child_would_lack(self):
+        process = self.launch(3, *self.arguments("forks", "--set", "training.shards=4", "--set", "training.epochs=100000"))
+        self.wait_for_training(process)
+        ranks = [pid for pid in children_of(process.pid) if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "segfuse"]
+        self.assertEqual(len(ranks), 3)
+        for pid in ranks:
+            found = json.loads(tool.run("doctor", "fork", str(pid), "--json", check=0).stdout)
+            self.assertFalse(found["at_risk"], found)
+        os.kill(ranks[1], signal.SIGTERM)
+        self.assertEqual(self.finish(process)[0], 130)
+
     def test_shards_are_chosen_and_said(self):
         code, _, errors = self.finish(self.launch(3, *self.arguments("chosen")))
         self.assertEqual(code, 0, errors)

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "comm/nccl/add_nodes.h"
@@ -16,6 +17,7 @@ namespace {
 
 using runtime::StreamHandle;
 
+constexpr const char* kAddOwn = "the sum of shards: own ones";
 constexpr const char* kHandOver = "the sum of shards: parts to their owners";
 constexpr const char* kAdd = "the sum of shards: additions";
 constexpr const char* kGiveBack = "the sum of shards: sums to all ranks";
@@ -84,6 +86,8 @@ struct NcclExchange::State {
   ShardRange own_shards() const { return ranges[static_cast<std::size_t>(rank())]; }
 
   NcclPlan plan(std::int64_t words, std::int64_t present) const;
+  std::shared_ptr<const NcclPlan> plan_for(std::int64_t words, std::int64_t present);
+  runtime::Frontier begin_after(const NcclBegin& begin) const;
   void hand_over(StreamHandle on, const NcclPlan& plan, const NcclAddresses& at) const;
   void add(StreamHandle on, const NcclPlan& plan, const NcclAddresses& at) const;
   void give_back(StreamHandle on, const NcclPlan& plan, const NcclAddresses& at) const;
@@ -97,8 +101,9 @@ struct NcclExchange::State {
   const NcclApi& api;
   const AddNodes kernel;
   std::unique_ptr<Communicator> comm;
-  /// Of sum(): what lasts from step to step.
-  std::shared_ptr<const NcclPlan> last_plan;
+  /// Of sum(): what lasts from step to step. Plans by words, for the number of shards that was
+  /// present last.
+  std::map<std::int64_t, std::shared_ptr<const NcclPlan>> plans;
   std::int64_t last_present = 0;
   runtime::Buffer scratch;
   runtime::StreamTick last_work;
@@ -124,6 +129,22 @@ NcclPlan NcclExchange::State::plan(std::int64_t words, std::int64_t present) con
     plan.part = words / kBlockWords / ranks() * kBlockWords;
   plan.parted = plan.part * ranks();
   return plan;
+}
+
+std::shared_ptr<const NcclPlan> NcclExchange::State::plan_for(std::int64_t words,
+                                                              std::int64_t present) {
+  if (present != last_present) plans.clear();
+  last_present = present;
+  std::shared_ptr<const NcclPlan>& known = plans[words];
+  if (!known) known = std::make_shared<const NcclPlan>(plan(words, present));
+  return known;
+}
+
+/// The scratch memory's uses are all on the stream, but those of its former owner.
+runtime::Frontier NcclExchange::State::begin_after(const NcclBegin& begin) const {
+  runtime::Frontier needed = *begin.after;
+  if (scratch) needed.join(device.executor().uses_of(scratch));
+  return needed;
 }
 
 void NcclExchange::State::hand_over(StreamHandle on, const NcclPlan& plan,
@@ -179,20 +200,18 @@ NcclExchange::~NcclExchange() {
 }
 
 void NcclExchange::sum(std::span<const runtime::Buffer> nodes, std::int64_t present,
-                       const runtime::Buffer& sum) {
+                       const runtime::Buffer& sum, const NcclBegin& begin) {
   State& s = *state_;
   const auto words = static_cast<std::int64_t>(sum.bytes() / sizeof(float));
-  if (s.last_plan == nullptr || s.last_plan->words != words || s.last_present != present)
-    s.last_plan = std::make_shared<const NcclPlan>(plan(words, present));
-  s.last_present = present;
-  const std::shared_ptr<const NcclPlan> plan = s.last_plan;
+  const std::shared_ptr<const NcclPlan> plan = s.plan_for(words, present);
   if (nodes.size() != plan->own_nodes)
     throw InternalError(fmt::format("rank {} hands over {} nodes; its shards make {}", s.rank(),
                                     nodes.size(), plan->own_nodes));
-  for (const runtime::Buffer& node : nodes)
-    if (node.bytes() != sum.bytes())
-      throw InternalError(
-          fmt::format("a node of {} bytes in a sum of {}", node.bytes(), sum.bytes()));
+  for (const auto& buffers : {nodes, begin.last_node})
+    for (const runtime::Buffer& node : buffers)
+      if (node.bytes() != sum.bytes())
+        throw InternalError(
+            fmt::format("a node of {} bytes in a sum of {}", node.bytes(), sum.bytes()));
   if (words == 0) return;
   if (s.scratch.bytes() < plan->scratch_bytes())
     s.scratch = s.device.heap().allocate(plan->scratch_bytes(), s.stream, "sum of shards");
@@ -205,13 +224,35 @@ void NcclExchange::sum(std::span<const runtime::Buffer> nodes, std::int64_t pres
   }
   at.scratch = reinterpret_cast<float*>(s.scratch.address());
   at.sum = reinterpret_cast<float*>(sum.address());
+  const auto enqueue = [&](const char* name, auto work, std::span<const runtime::Use> used) {
+    runtime::Executor& executor = s.device.executor();
+    runtime::Work named{name, std::move(work)};
+    s.last_work = begin.after == nullptr
+                      ? executor.launch(s.stream, std::move(named), used)
+                      : executor.launch(s.stream, std::move(named), used, s.begin_after(begin));
+  };
   const auto launch = [&](const char* name, auto piece, std::span<const runtime::Use> used) {
-    s.last_work = s.device.executor().launch(
-        s.stream,
-        {name,
-         [state = state_, plan, at, piece](StreamHandle on) { (*state.*piece)(on, *plan, at); }},
+    enqueue(
+        name,
+        [state = state_, plan, at, piece](StreamHandle on) { (*state.*piece)(on, *plan, at); },
         used);
   };
+  if (begin.last_node.size() > 1) {
+    std::vector<const float*> values;
+    std::vector<runtime::Use> used;
+    for (const runtime::Buffer& one : begin.last_node) {
+      values.push_back(reinterpret_cast<const float*>(one.address()));
+      used.push_back({one, used.empty()});
+    }
+    enqueue(
+        kAddOwn,
+        [state = state_, words, values](StreamHandle on) {
+          std::vector<unsigned char> additions(values.size(), 0);
+          additions.back() = static_cast<unsigned char>(values.size() - 1);
+          state->kernel.launch(on, values, additions, words, const_cast<float*>(values[0]));
+        },
+        used);
+  }
   if (s.scratch) uses.push_back(writes(s.scratch));
   launch(kHandOver, &State::hand_over, uses);
   if (s.scratch) uses.back() = reads(s.scratch);

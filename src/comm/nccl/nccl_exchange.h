@@ -25,9 +25,9 @@ struct NcclOptions {
   const NcclApi* api = nullptr;  ///< null: nccl()
   /// How long NCCL may work on one call, which includes the wait for the other ranks; 0: forever.
   std::chrono::milliseconds limit{0};
-  /// Up to so many bytes of all ranks' nodes go in one step. Of a prototype on two H200, below
-  /// this, one step took 1.2 to 1.4 times an all-reduce of NCCL, and two steps 2.2.
-  std::int64_t one_step_bytes = std::int64_t{512} << 10;
+  /// Up to so many bytes of all ranks' nodes go in one step. The host needs 70 µs for each of the
+  /// calls of NCCL, of which two steps have two: on two H200 150 µs for a MiB.
+  std::int64_t one_step_bytes = std::int64_t{4} << 20;
 };
 
 /// How one sum is made: numbers, the same on all ranks but for `own_nodes` and `others`.
@@ -56,6 +56,15 @@ struct NcclAddresses {
   float* sum = nullptr;
 };
 
+/// What is known of a sum's memory beside its uses.
+struct NcclBegin {
+  /// Values that are still to be added, from the last to the first, to be this rank's last node,
+  /// whose memory the first of them is in. Fewer than two: that node is there.
+  std::span<const runtime::Buffer> last_node{};
+  /// The sum may begin after this, whatever else uses its memory; null: after all uses.
+  const runtime::Frontier* after = nullptr;
+};
+
 /// Makes the sums of a run on one GPU of each rank.
 class NcclExchange {
  public:
@@ -74,8 +83,8 @@ class NcclExchange {
   /// `nodes` are the nodes that nodes_of() names for this rank's shards, each as large as `sum`,
   /// which may be one of them. All ranks get the same bits. It returns when NCCL has put its work
   /// on the stream, which can take until the other ranks have come.
-  void sum(std::span<const runtime::Buffer> nodes, std::int64_t present,
-           const runtime::Buffer& sum);
+  void sum(std::span<const runtime::Buffer> nodes, std::int64_t present, const runtime::Buffer& sum,
+           const NcclBegin& begin = {});
 
   /// The host waits until the last sum is over; CommError if NCCL or another rank fails before.
   void wait();

@@ -15,16 +15,22 @@ class GpuBackend final : public Backend {
                  setup.options.excess_precision),
         check_numerics_(setup.options.check_numerics) {}
 
-  std::vector<Tensor> run(std::span<const Tensor> inputs) override {
-    if (check_numerics_)
-      if (const std::string fault = program_.look(inputs); !fault.empty()) throw DataError(fault);
-    return program_.run(inputs);
+  std::vector<Tensor> run(std::span<const Tensor> inputs) override { return run(inputs, nullptr); }
+  std::vector<Tensor> run_with(std::span<const Tensor> inputs, Milestones& milestones) override {
+    return run(inputs, &milestones);
   }
+  std::vector<std::size_t> order_of_writes() const override { return program_.order_of_writes(); }
   void check() override { program_.check(); }
   std::string look(std::span<const Tensor> inputs) override { return program_.look(inputs); }
   std::vector<StepTime> step_times() const override { return program_.step_times(); }
 
  private:
+  std::vector<Tensor> run(std::span<const Tensor> inputs, Milestones* milestones) {
+    if (check_numerics_)
+      if (const std::string fault = program_.look(inputs); !fault.empty()) throw DataError(fault);
+    return program_.run(inputs, {.milestones = milestones});
+  }
+
   DeviceProgram program_;
   bool check_numerics_;
 };

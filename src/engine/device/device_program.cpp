@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/context/state.h"
+#include "engine/executable.h"
 #include "ir/bind.h"
 #include "segfuse/error.h"
 
@@ -80,6 +81,20 @@ std::shared_ptr<DevicePlan> DeviceProgram::plan_for(std::span<const Tensor> inpu
   return plans.emplace(std::move(key), std::move(plan)).first->second;
 }
 
+std::vector<std::size_t> DeviceProgram::order_of_writes() const {
+  const ir::Fusion& fusion = fusion_.fusion();
+  const compiler::SegmentedFusion& segmented = fusion_.segmented();
+  std::vector<std::size_t> order(fusion.inputs().size(), 0);
+  for (const ir::Alias& alias : fusion.aliases()) {
+    std::size_t input = 0;
+    while (fusion.inputs()[input].val != alias.input) ++input;
+    const bool by_group = std::ranges::find(segmented.in_place, alias) != segmented.in_place.end();
+    order[input] = by_group ? segmented.group_of(fusion.val(alias.output).definition).index
+                            : fusion_.groups().size();  // copied when all is done
+  }
+  return order;
+}
+
 void DeviceProgram::compile(std::span<const Tensor> inputs) {
   std::vector<Shape> shapes;
   for (const Tensor& input : inputs) shapes.push_back(input.shape());
@@ -91,7 +106,7 @@ void DeviceProgram::compile(std::span<const Tensor> inputs) {
 
 /// What is not the heap's belongs to the stream, which is ordered after all uses of it.
 void DeviceProgram::enqueue(DevicePlan& plan, std::span<const runtime::Buffer> buffers,
-                            runtime::StreamId stream) {
+                            runtime::StreamId stream, Milestones* milestones) {
   runtime::Executor& executor = accelerator_->executor();
   runtime::Timeline& timeline = executor.timeline();
   const auto join = [&] {
@@ -100,7 +115,11 @@ void DeviceProgram::enqueue(DevicePlan& plan, std::span<const runtime::Buffer> b
   };
   if (has_crf_) timeline.order_after(stream, last_run_);
   try {
-    plan.runner->run(buffers, stream);
+    if (milestones == nullptr)
+      plan.runner->run(buffers, stream);
+    else
+      milestones->over = std::make_shared<const std::vector<runtime::Frontier>>(
+          plan.runner->run(buffers, stream, milestones->inputs));
   } catch (...) {
     join();
     throw;
@@ -168,7 +187,7 @@ std::vector<Tensor> DeviceProgram::start(const std::shared_ptr<DevicePlan>& of,
   for (const auto& [val, buffer] : plan.kept) buffers.push_back(buffer);
   if (!plan.checks.empty()) buffers.push_back(plan.status);
   expect_check(of);
-  enqueue(plan, buffers, stream);
+  enqueue(plan, buffers, stream, how.milestones);
   if (!plan.checks.empty()) {
     unchecked_ = of;
     last_inputs_ = given;

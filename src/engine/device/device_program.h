@@ -11,11 +11,14 @@
 
 namespace segfuse::engine {
 
+struct Milestones;
+
 /// Whose stream a run goes on, and whose memory its results are.
 struct DeviceRun {
   std::optional<runtime::StreamId> stream = {};  ///< in place of the accelerator's first
   std::span<const Tensor> outputs = {};          ///< memory for all results; empty: fresh
   bool waits = true;  ///< false: results stay on the accelerator, though all inputs are on the host
+  Milestones* milestones = nullptr;  ///< see Executable::run()
 };
 
 /// What depends on shapes is planned on the first run with them and kept. One run at a time.
@@ -44,6 +47,8 @@ class DeviceProgram {
   /// The plan for such inputs where run_in_order() can run it, else nothing: where an input is
   /// overwritten, where there is a CRF, and where the accelerator has several streams.
   std::shared_ptr<DevicePlan> plan_in_order(std::span<const Tensor> inputs);
+  /// See Executable::order_of_writes().
+  std::vector<std::size_t> order_of_writes() const;
   /// A run on memory whose other uses `stream` is ordered with (PlanRunner::run_in_order):
   /// addresses of the inputs, then of the outputs. Nothing is waited for.
   void run_in_order(const std::shared_ptr<DevicePlan>& plan, std::span<std::byte* const> addresses,
@@ -68,8 +73,8 @@ class DeviceProgram {
                             const std::vector<Tensor>& given, const DeviceRun& how = {});
   void expect_check(const std::shared_ptr<DevicePlan>& plan);
   void check_status();
-  void enqueue(DevicePlan& plan, std::span<const runtime::Buffer> buffers,
-               runtime::StreamId stream);
+  void enqueue(DevicePlan& plan, std::span<const runtime::Buffer> buffers, runtime::StreamId stream,
+               Milestones* milestones);
   std::vector<Tensor> copies(std::span<const Tensor> inputs) const;
   std::string judge(const compiler::SegmentedGroup& group, std::span<const Tensor> inputs);
   void write_back(std::span<const Tensor> inputs, const std::vector<Tensor>& given) const;

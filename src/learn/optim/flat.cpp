@@ -1,8 +1,12 @@
 #include "learn/optim/flat.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
+#include "base/code/blake2b.h"
 #include "engine/device/accelerator.h"
 #include "ir/builder.h"
 
@@ -56,6 +60,39 @@ FlatTensors FlatTensors::copy(const FlatLayout& layout, const std::vector<Tensor
   for (std::size_t i = 0; i < parts.size(); ++i)
     std::memcpy(all.parts[i].data(), parts[i].data(), parts[i].bytes());
   return all;
+}
+
+std::vector<FlatPiece> cut_into_pieces(const FlatLayout& layout, std::span<const std::size_t> order,
+                                       std::int64_t elements) {
+  std::vector<std::size_t> by_place(layout.begin.size());
+  std::iota(by_place.begin(), by_place.end(), 0);
+  std::ranges::stable_sort(by_place, {}, [&](std::size_t p) { return layout.begin[p]; });
+  if (layout.size <= elements) return {{0, layout.size, by_place}};
+  std::vector<FlatPiece> pieces;
+  for (const std::size_t p : by_place) {
+    const std::int64_t begin = layout.begin[p];
+    // Parameters without decay are short and of all layers, so they are complete last.
+    const bool cut =
+        pieces.empty() || begin == layout.decayed || begin - pieces.back().begin >= elements;
+    if (cut && begin < layout.size && (pieces.empty() || begin > pieces.back().begin)) {
+      if (!pieces.empty()) pieces.back().end = begin;
+      pieces.push_back({begin, layout.size, {}});
+    }
+    pieces.back().parameters.push_back(p);
+  }
+  if (pieces.empty()) pieces.push_back({0, layout.size, {}});
+  std::ranges::stable_sort(pieces, {}, [&](const FlatPiece& piece) {
+    std::size_t last = 0;
+    for (const std::size_t p : piece.parameters) last = std::max(last, order[p]);
+    return last;
+  });
+  return pieces;
+}
+
+std::string text_of(std::span<const FlatPiece> pieces) {
+  std::string all;
+  for (const FlatPiece& piece : pieces) all += fmt::format("{} {};", piece.begin, piece.end);
+  return fmt::format("{} with hash {}", pieces.size(), blake2b_hex(all).substr(0, 16));
 }
 
 ir::Fusion addition(const FlatLayout& layout) {

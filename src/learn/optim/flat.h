@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "ir/fusion.h"
@@ -43,6 +45,22 @@ struct FlatTensors {
   Tensor whole;
   std::vector<Tensor> parts;  ///< one for each parameter; none in an object without a layout
 };
+
+/// Elements [begin, end) of a vector in that layout.
+struct FlatPiece {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::vector<std::size_t> parameters;  ///< that lie there
+};
+
+/// Cuts the vector between parameters into pieces of `elements` or, but for the largest parameters,
+/// little more. The pieces come in the order in which they are complete where parameter p is as
+/// `order[p]` says. A function of the arguments alone.
+std::vector<FlatPiece> cut_into_pieces(const FlatLayout& layout, std::span<const std::size_t> order,
+                                       std::int64_t elements);
+
+/// "12 with hash 01ab...", the same for equal pieces in the same order.
+std::string text_of(std::span<const FlatPiece> pieces);
 
 /// Inputs "to" and "from", whole vectors: to += from.
 ir::Fusion addition(const FlatLayout& layout);

@@ -97,16 +97,16 @@ TEST_F(Sums, GoInOneStepWhereTheyAreShort) {
   const auto devices = test::like_cuda(1);
   run_nccl_ranks(2, 2, *devices, {}, [&](Group&, NcclRank& rank) {
     NcclExchange& exchange = rank.exchange();
-    constexpr std::int64_t most = (512 << 10) / 2 / 4;
+    constexpr std::int64_t most = (4 << 20) / 2 / 4;
     EXPECT_EQ(exchange.plan(most, 2).parted, 0);
     EXPECT_EQ(exchange.plan(most + 1, 2).parted, most);
     EXPECT_EQ(exchange.plan(most + 1, 2).rest(), 1);
   });
   // Two nodes of each rank are twice the bytes.
   run_nccl_ranks(3, 8, *devices, {}, [&](Group&, NcclRank& rank) {
-    constexpr std::int64_t most = (512 << 10) / 3 / 2 / 4;
+    constexpr std::int64_t most = (4 << 20) / 3 / 2 / 4;
     EXPECT_EQ(rank.exchange().plan(most, 8).parted, 0);
-    EXPECT_EQ(rank.exchange().plan(most + 1, 8).parted, 3 * kBlockWords);
+    EXPECT_EQ(rank.exchange().plan(most + 1, 8).parted, most / kBlockWords / 3 * 3 * kBlockWords);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "comm/meet/wire/socket.h"
 #include "comm/meet/wire/visit.h"
 #include "comm/tree_exchange.h"
+#include "segfuse/spawn.h"
 #include "support/shard_sums.h"
 
 namespace segfuse::comm {
@@ -275,6 +277,32 @@ TEST(TcpLinks, OnlyRanksThatKnowTheKeyAreLetIn) {
   EXPECT_FALSE(lets_in(kKey, {meet::Role::kRank, 5, 2}));
   EXPECT_FALSE(lets_in(kKey, {}, "GET / HTTP/1.1"));
   EXPECT_FALSE(lets_in(kKey, {}, std::string(5000, 'x')));
+}
+
+/// Children share no byte and no connection with an exchange, however many come and go.
+TEST(TcpGroup, SumsBesideAStormOfChildrenHaveTheirBits) {
+  constexpr std::int64_t kWords = 3 * kBlockWords + 5;
+  std::atomic<bool> over = false;
+  std::atomic<int> children = 0;
+  std::thread storm([&] {
+    while (!over) {
+      EXPECT_TRUE(spawn::run({{"/bin/true"}}).ok());
+      ++children;
+    }
+  });
+  expect_peace(3, [&](Group& group) {
+    TreeExchange exchange(group, 8);
+    const test::Values expected = test::sum_of_shards(8, 8, kWords);
+    while (group.gather(children < 30 ? "more" : "")[0] == "more") {
+      const auto values = test::nodes_of_range(exchange.own_shards(), 8, 8, kWords);
+      const std::vector<std::span<const float>> nodes(values.begin(), values.end());
+      test::Values sum(static_cast<std::size_t>(kWords));
+      exchange.sum(nodes, 8, sum);
+      ASSERT_EQ(test::first_difference(sum, expected), "");
+    }
+  });
+  over = true;
+  storm.join();
 }
 
 }  // namespace

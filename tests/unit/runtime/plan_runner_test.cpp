@@ -130,7 +130,7 @@ TEST(PlanRunner, GivesWhatStepsInOrderGiveUnderEverySchedule) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     const plan::Plan plan = plan::random_plan(seed, 30, 12);
     for (const sim::NamedSchedule& named : sim::all_schedules(3, 3)) {
-      SCOPED_TRACE(testing::Message() << "seed " << seed << " " << named.name << named.number);
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << " " << named.name << named.number);
       Machine machine(named.make(), 3);
       Contents contents;
       {
@@ -175,7 +175,7 @@ TEST(PlanRunner, RunsByAddressesAreInTheOrderOfTheirStream) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     const plan::Plan plan = plan::random_plan(seed, 30, 12);
     for (const sim::NamedSchedule& named : sim::all_schedules(3, 3)) {
-      SCOPED_TRACE(testing::Message() << "seed " << seed << " " << named.name << named.number);
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << " " << named.name << named.number);
       HeapOptions options;
       options.magazine_bytes = 0;  // else each stream keeps its own
       Machine machine(named.make(), 3, options);
@@ -200,6 +200,134 @@ TEST(PlanRunner, RunsByAddressesAreInTheOrderOfTheirStream) {
       machine.heap.verify();
       if (HasFailure()) return;
     }
+  }
+}
+
+/// What is written is in one allocation, as the gradients of a model are.
+Given give_parts(Machine& machine, const plan::Plan& plan, Contents& contents) {
+  Given given = give(machine, plan, contents);
+  std::size_t bytes = 0;
+  for (const Buffer& buffer : given.buffers) bytes += buffer.bytes();
+  const Buffer whole = machine.heap.allocate(bytes, machine.streams.back(), "whole");
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < given.buffers.size(); ++i) {
+    if (plan.buffers[given.numbers[i]].kind == plan::BufferSpec::Kind::kInput) continue;
+    Buffer part = whole.part(offset, given.buffers[i].bytes());
+    offset += part.bytes();
+    machine.executor.copy(machine.streams.back(), part, 0, given.buffers[i], 0, part.bytes());
+    given.buffers[i] = part;
+  }
+  return given;
+}
+
+/// Work of another stream on a buffer, as an exchange between ranks is.
+Work change(const Buffer& buffer, std::uint64_t by, std::vector<std::uint64_t>* ran = nullptr) {
+  auto* const at = reinterpret_cast<std::uint64_t*>(buffer.address());
+  return {"change", [=, words = buffer.bytes() / 8](StreamHandle) {
+            for (std::size_t i = 0; i < words; ++i) at[i] = mix(at[i], by);
+            if (ran != nullptr) ran->push_back(by);
+          }};
+}
+
+TEST(PlanRunner, WhatStepsUseNoMoreIsChangedBesideTheOthers) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    const plan::Plan plan = plan::random_plan(seed, 30, 14);
+    for (const sim::NamedSchedule& named : sim::all_schedules(3, 2)) {
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << " " << named.name << named.number);
+      Machine machine(named.make(), 3);
+      const std::vector<StreamId> streams(machine.streams.begin(),
+                                          machine.streams.begin() + 1 + static_cast<int>(seed % 2));
+      PlanRunner runner(plan, functions(plan), machine.heap, machine.executor, streams);
+      Contents contents;
+      const Given given = give_parts(machine, plan, contents);
+      std::vector<std::vector<std::size_t>> sets(2);  // every other one in one set
+      for (std::size_t i = 0; i < given.buffers.size(); ++i)
+        if (plan.buffers[given.numbers[i]].kind != plan::BufferSpec::Kind::kInput) {
+          sets.push_back({i});
+          sets[i % 2].push_back(i);
+        }
+      std::vector<std::uint64_t> ran;
+      std::vector<std::uint64_t> enqueued;
+      for (int run = 0; run < 3; ++run) {
+        const auto over = runner.run(given.buffers, streams[0], sets);
+        run_in_order(plan, contents);
+        for (std::size_t set = 0; set < sets.size(); ++set)
+          for (const std::size_t i : sets[set]) {
+            enqueued.push_back(set + 1);
+            machine.executor.launch(machine.streams.back(), change(given.buffers[i], set + 1, &ran),
+                                    std::array{writes(given.buffers[i])}, over[set]);
+            for (std::uint64_t& word : contents[given.numbers[i]]) word = mix(word, set + 1);
+          }
+      }
+      expect_contents(machine, given, contents);
+      EXPECT_EQ(ran, enqueued) << "one after the other";
+      if (HasFailure()) return;
+    }
+  }
+}
+
+/// Two steps, each of which writes a part of one allocation.
+plan::Plan two_parts() {
+  using Kind = plan::BufferSpec::Kind;
+  plan::Plan plan{"parts", {{Kind::kInOut, "a", 64}, {Kind::kInOut, "b", 64}}, {}, {}};
+  for (std::uint32_t part = 0; part < 2; ++part)
+    plan.steps.push_back({plan::Step::Kind::kCall, "write", part, 0, {}, {{part}}});
+  return plan;
+}
+
+TEST(PlanRunner, ThatIsBeforeTheLastStepRuns) {
+  const plan::Plan plan = two_parts();
+  Machine machine(sim::reverse(), 2);
+  std::vector<std::uint64_t> ran;
+  std::vector<PlanFunction> functions;
+  for (const std::uint64_t part : {1, 2})
+    functions.push_back([&ran, part](StreamHandle, auto) { ran.push_back(part); });
+  PlanRunner runner(plan, functions, machine.heap, machine.executor, {machine.streams[0]});
+  Contents contents;
+  const Given given = give_parts(machine, plan, contents);
+  machine.synchronize();
+  const std::vector<std::vector<std::size_t>> sets = {{0}, {1}};
+  const auto over = runner.run(given.buffers, machine.streams[0], sets);
+  for (std::size_t i = 0; i < 2; ++i)
+    machine.executor.launch(machine.streams[1], change(given.buffers[i], 11 + i, &ran),
+                            std::array{writes(given.buffers[i])}, over[i]);
+  machine.timeline.synchronize(machine.streams[1]);
+  EXPECT_THAT(ran, testing::ElementsAre(1, 11, 2, 12));
+}
+
+TEST(PlanRunner, WhoBeginsTooEarlyIsCaught) {
+  const plan::Plan plan = two_parts();
+  for (const bool right : {true, false}) {
+    Machine machine(sim::lazy(), 2);
+    PlanRunner runner(plan, functions(plan), machine.heap, machine.executor, {machine.streams[0]});
+    Contents contents;
+    const Given given = give_parts(machine, plan, contents);
+    const std::vector<std::vector<std::size_t>> sets = {{0}, {1}};
+    const auto over = runner.run(given.buffers, machine.streams[0], sets);
+    machine.executor.launch(machine.streams[1], change(given.buffers[1], 1),
+                            std::array{writes(given.buffers[1])}, over[right ? 1 : 0]);
+    machine.synchronize();
+    EXPECT_EQ(machine.checker.findings().empty(), right);
+  }
+}
+
+/// A reader waits for all that wrote to the memory, not only for who wrote last.
+TEST(PlanRunner, AReaderComesAfterAllThatWroteAtOnce) {
+  const plan::Plan plan = two_parts();
+  for (const sim::NamedSchedule& named : sim::all_schedules(3, 3)) {
+    SCOPED_TRACE(::testing::Message() << named.name << named.number);
+    Machine machine(named.make(), 3);
+    PlanRunner runner(plan, functions(plan), machine.heap, machine.executor, {machine.streams[0]});
+    Contents contents;
+    const Given given = give_parts(machine, plan, contents);
+    const std::vector<std::vector<std::size_t>> sets = {{0}};
+    const auto over = runner.run(given.buffers, machine.streams[0], sets);
+    machine.executor.launch(machine.streams[1], change(given.buffers[0], 1),
+                            std::array{writes(given.buffers[0])}, over[0]);
+    machine.executor.launch(machine.streams[2], {"read", [](StreamHandle) {}},
+                            {reads(given.buffers[1])});
+    machine.synchronize();
+    EXPECT_TRUE(machine.checker.findings().empty());
   }
 }
 

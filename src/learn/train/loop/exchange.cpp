@@ -61,6 +61,27 @@ std::optional<Obstacle> obstacle_of(const std::vector<std::string>& words) {
 
 }  // namespace
 
+/// Sums on a stream of their own.
+struct TrainingRanks::OnGpus {
+  explicit OnGpus(engine::Accelerator& own)
+      : accelerator(own), stream(timeline().create(own.device()->device(), "exchange")) {}
+  ~OnGpus() {
+    exchange.reset();
+    try {
+      timeline().retire(stream);
+    } catch (const std::exception&) {
+      // A failure of work that nobody waited for.
+    }
+  }
+  OnGpus(const OnGpus&) = delete;
+  OnGpus& operator=(const OnGpus&) = delete;
+  runtime::Timeline& timeline() const { return accelerator.device()->timeline(); }
+
+  engine::Accelerator& accelerator;
+  runtime::StreamId stream;
+  std::optional<comm::NcclExchange> exchange;
+};
+
 TrainingRanks::TrainingRanks(comm::Group* group, std::int64_t shards, RankWatch* watch)
     // Where ranks go on, others may join this one also if it is the last.
     : group_(group != nullptr && (group->size() > 1 || group->goes_on()) ? group : nullptr),
@@ -107,21 +128,64 @@ void TrainingRanks::choose_exchange(const std::string& comm, engine::Accelerator
     log(LogLevel::kInfo, "gradients travel through host memory, by {}: {}", group_->engine(),
         obstacle->text);
   if (obstacle) return;
-  nccl_ = std::make_unique<comm::NcclExchange>(*group_, exchange_->shards(), *accelerator->device(),
-                                               accelerator->streams()[0],
-                                               comm::NcclOptions{.api = nccl});
+  gpus_ = std::make_unique<OnGpus>(*accelerator);
+  gpus_->exchange.emplace(*group_, exchange_->shards(), *accelerator->device(), gpus_->stream,
+                          comm::NcclOptions{.api = nccl});
   if (leads())
-    log(LogLevel::kInfo, "gradients are summed on the GPUs, by NCCL {} ({})", nccl_->api().version,
-        nccl_->api().where);
+    log(LogLevel::kInfo, "gradients are summed on the GPUs, by NCCL {} ({})",
+        gpus_->exchange->api().version, gpus_->exchange->api().where);
 }
 
 void TrainingRanks::sum(std::span<const Tensor> nodes, std::int64_t present, const Tensor& sum) {
-  if (!nccl_) return sum_on_host(nodes, present, sum);
+  if (!gpus_) return sum_on_host(nodes, present, sum);
   std::vector<runtime::Buffer> buffers;
   for (const Tensor& node : nodes) buffers.push_back(accelerator_->buffer(node));
-  nccl_->sum(buffers, present, accelerator_->buffer(sum));
-  nccl_->wait();
+  gpus_->exchange->sum(buffers, present, accelerator_->buffer(sum));
+  gpus_->exchange->wait();
 }
+
+bool TrainingRanks::all_ready(bool own, const std::string& pieces) {
+  const std::vector<std::string> all = group_->gather(own ? pieces : "");
+  bool ready = true;
+  for (const std::string& of_rank : all) ready = ready && !of_rank.empty();
+  for (std::size_t rank = 1; rank < all.size() && ready; ++rank)
+    if (all[rank] != all[0]) {
+      let_leader_speak();
+      throw CommError(fmt::format(
+          "rank {} sums the gradients in other pieces than rank 0 (rank {}: {}; rank 0: {}); start "
+          "all ranks with the same build of segfuse on GPUs of one type",
+          rank, rank, all[rank], all[0]));
+    }
+  return ready;
+}
+
+void TrainingRanks::start_sum(std::span<const Tensor> slots, std::size_t nodes,
+                              std::int64_t present, const Tensor& sum,
+                              std::span<const Piece> pieces,
+                              const std::vector<runtime::Frontier>* over) {
+  runtime::Executor& executor = accelerator_->executor();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const auto offset = static_cast<std::size_t>(pieces[i].begin) * sizeof(float);
+    const auto words = static_cast<std::size_t>(pieces[i].end - pieces[i].begin);
+    const auto part = [&](const runtime::Buffer& whole) {
+      return whole.part(offset, words * sizeof(float));
+    };
+    std::vector<runtime::Buffer> parts;
+    runtime::Frontier after = over != nullptr ? over->at(i) : runtime::Frontier();
+    for (const Tensor& slot : slots) {
+      const runtime::Buffer& whole = accelerator_->buffer(slot);
+      parts.push_back(part(whole));
+      if (over == nullptr || parts.size() < slots.size()) after.join(executor.uses_of(whole));
+    }
+    const runtime::Buffer& to = accelerator_->buffer(sum);
+    if (nodes == 0) after.join(executor.uses_of(to));
+    const std::span<const runtime::Buffer> all(parts);
+    gpus_->exchange->sum(all.first(nodes), present, part(to),
+                         {.last_node = nodes == 0 ? all : all.subspan(nodes - 1), .after = &after});
+  }
+}
+
+void TrainingRanks::wait_for_sum() { gpus_->exchange->wait(); }
 
 void TrainingRanks::sum_on_host(std::span<const Tensor> nodes, std::int64_t present,
                                 const Tensor& sum) {
@@ -135,7 +199,7 @@ void TrainingRanks::sum_on_host(std::span<const Tensor> nodes, std::int64_t pres
 }
 
 void TrainingRanks::finish() {
-  if (nccl_) nccl_->finish();
+  if (gpus_) gpus_->exchange->finish();
 }
 
 }  // namespace segfuse::learn

@@ -18,7 +18,6 @@
 
 namespace segfuse::comm {
 class Group;
-class NcclExchange;
 struct NcclApi;
 class TreeExchange;
 namespace meet {
@@ -28,6 +27,10 @@ enum class Phase : std::uint8_t;
 
 namespace segfuse::engine {
 class Accelerator;
+}
+
+namespace segfuse::runtime {
+class Frontier;
 }
 
 namespace segfuse::learn {
@@ -88,6 +91,25 @@ class TrainingRanks {
   /// The sum of the gradients of all ranks; see TreeExchange::sum(). Tensors of the accelerator of
   /// choose_exchange(), or of the host.
   void sum(std::span<const Tensor> nodes, std::int64_t present, const Tensor& sum);
+  /// Whether sums may go beside the shards' backward passes. Then all ranks call all_ready() in
+  /// each step, and start_sum() if it says so.
+  bool overlaps() const { return gpus_ != nullptr; }
+  /// Whether the shards of all ranks are on their way. `pieces` says how this rank cuts the vector:
+  /// CommError where ranks differ in it.
+  bool all_ready(bool own, const std::string& pieces);
+  /// Elements [begin, end) of the gradient.
+  struct Piece {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  /// Enqueues the sum, piece by piece. The first `nodes` of `slots` are this rank's nodes; the last
+  /// of them is still to be the sum of itself and of all slots behind it, added from the last on.
+  /// `over`: by piece, after what the last slot's is there; null: after all that is enqueued.
+  void start_sum(std::span<const Tensor> slots, std::size_t nodes, std::int64_t present,
+                 const Tensor& sum, std::span<const Piece> pieces,
+                 const std::vector<runtime::Frontier>* over);
+  /// Waits until it is there.
+  void wait_for_sum();
   /// After the last sum of all ranks.
   void finish();
 
@@ -108,7 +130,8 @@ class TrainingRanks {
   std::int64_t generation_ = 0;  ///< of the group for which they are dealt out
   engine::Accelerator* accelerator_ = nullptr;
   std::unique_ptr<comm::TreeExchange> exchange_;
-  std::unique_ptr<comm::NcclExchange> nccl_;  ///< null: through the host
+  struct OnGpus;
+  std::unique_ptr<OnGpus> gpus_;  ///< sums by NCCL; null: through the host
   comm::ShardRange shards_;
   std::unique_ptr<Stragglers> stragglers_;
 };

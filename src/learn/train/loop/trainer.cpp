@@ -113,8 +113,9 @@ class Run {
     ranks_.choose_exchange(options.comm, accelerator().get(), options.nccl);
     if (options.resume) restore();
     flatten();
-    step_.emplace(segmenter, StepOptions{plan.shards, plan.crf_reg, plan.adamw}, flat_, layout_,
-                  limits.named(), options.execution);
+    const std::int64_t piece = ranks_.overlaps() ? kSumPiece : 0;
+    step_.emplace(segmenter, StepOptions{plan.shards, plan.crf_reg, plan.adamw, piece}, flat_,
+                  layout_, limits.named(), options.execution);
     decoder_ = std::make_unique<Decoder>(segmenter, evaluated(), limits, options.execution);
   }
 
@@ -159,7 +160,8 @@ class Run {
                options_.checkpoint_seconds;
   }
   Batch stage(const std::vector<std::int64_t>& rows) const;
-  std::vector<float> compute(const Step& step, std::optional<Batch>& next, const Step* after);
+  void compute(const Step& step, std::optional<Batch>& next, const Step* after);
+  std::vector<float> losses(const Step& step);
   double sum_step(const Step& step, std::optional<Batch>& next, const Step* after, double& norm);
   double run_step(const Step& step, std::optional<Batch>& next, const Step* after);
   std::string name_of(const std::vector<std::int64_t>& rows) const;
@@ -382,9 +384,9 @@ void Run::out_of_memory(const std::vector<std::int64_t>& rows,
       plan_.batch_size, plan_.shards, error.what()));
 }
 
-/// Forward and backward of this rank's shards; their losses. The batch that comes next is made and
-/// copied while the device is busy.
-std::vector<float> Run::compute(const Step& step, std::optional<Batch>& next, const Step* after) {
+/// Forward and backward of this rank's shards, which may be on their way when this returns. The
+/// batch that comes next is made and copied while the device is busy.
+void Run::compute(const Step& step, std::optional<Batch>& next, const Step* after) {
   const comm::ShardRange own = shards_of(step);
   const auto end = static_cast<std::size_t>(own.end);
   auto shard = static_cast<std::size_t>(own.begin);
@@ -401,9 +403,16 @@ std::vector<float> Run::compute(const Step& step, std::optional<Batch>& next, co
       else if (after != nullptr && shards_of(*after).begin < shards_of(*after).end)
         next = stage((*after)[static_cast<std::size_t>(shards_of(*after).begin)]);
     }
-    return step_->losses();
   } catch (const engine::OutOfDeviceMemory& error) {
     out_of_memory(step[std::min(shard, end - 1)], error);
+  } catch (const DataError& error) {
+    refuse_data(step, error);
+  }
+}
+
+std::vector<float> Run::losses(const Step& step) {
+  try {
+    return step_->losses();
   } catch (const DataError& error) {
     refuse_data(step, error);
   }
@@ -415,14 +424,21 @@ double Run::sum_step(const Step& step, std::optional<Batch>& next, const Step* a
                      double& norm) {
   if (ranks_.deal_again()) next.reset();  // it may be of another rank's shard
   TrainingRanks::Report own{{}, stop_};
-  const Clock::time_point begin = Clock::now();
-  try {
-    own.losses = compute(step, next, after);
-  } catch (const Error& error) {
-    if (ranks_.alone()) throw;
-    own.failure = failure_text(error);
-  }
-  own.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const auto timed = [&](const auto& work) {
+    const Clock::time_point begin = Clock::now();
+    try {
+      work();
+    } catch (const Error& error) {
+      if (ranks_.alone()) throw;
+      own.failure = failure_text(error);
+    }
+    own.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  timed([&] { compute(step, next, after); });
+  // Sums that only some ranks begin would never end.
+  if (ranks_.overlaps() && ranks_.all_ready(own.failure.empty(), step_->pieces()))
+    step_->start_sum(ranks_);
+  if (own.failure.empty()) timed([&] { own.losses = losses(step); });
   ranks_.report(Phase::kExchange, state_.step + 1);
   const TrainingRanks::Report all = ranks_.join(own);
   stop_ = all.stop;

@@ -58,9 +58,29 @@ TrainingStep::TrainingStep(const Segmenter& segmenter, const StepOptions& option
       if (step_inputs_.has(name))
         step_inputs_.set(name,
                          accelerator() ? accelerator()->upload(tensor, "parameters") : tensor);
+  if (options.piece > 0) plan_pieces(segmenter, options.piece);
   if (options.crf_reg > 0 && layout.last < layout.size)
     regularise_.emplace(optim::regulariser(layout, options.crf_reg), pool_of(execution.context),
                         execution);
+}
+
+/// In the order in which the program's backward pass completes them, which all ranks share.
+void TrainingStep::plan_pieces(const Segmenter& segmenter, std::int64_t elements) {
+  const std::vector<ir::Input>& inputs = forward_backward_.fusion().inputs();
+  const std::vector<std::size_t> of_input = forward_backward_.order_of_writes();
+  std::vector<std::size_t> number;
+  std::vector<std::size_t> order;
+  for (const nn::ParameterSpec& spec : segmenter.parameters()) {
+    number.push_back(static_cast<std::size_t>(
+        std::ranges::find(inputs, "gradient." + spec.name, &ir::Input::name) - inputs.begin()));
+    order.push_back(of_input[number.back()]);
+  }
+  pieces_ = optim::cut_into_pieces(layout_, order, elements);
+  for (const optim::FlatPiece& piece : pieces_) {
+    std::vector<std::size_t>& set = milestones_.inputs.emplace_back();
+    for (const std::size_t p : piece.parameters) set.push_back(number[p]);
+  }
+  pieces_text_ = optim::text_of(pieces_);
 }
 
 /// The tensors themselves, or a copy on the accelerator.
@@ -104,6 +124,8 @@ void TrainingStep::begin(std::int64_t present, std::int64_t first) {
   present_ = present;
   next_shard_ = first;
   losses_.clear();
+  left_.clear();
+  started_ = false;
 }
 
 const FlatTensors& TrainingStep::slot(std::size_t index) {
@@ -118,17 +140,37 @@ std::vector<Tensor> TrainingStep::run(const Batch& batch, const ShardPlace& wher
   for (std::size_t i = 0; i < gradient_inputs_.size(); ++i)
     step_inputs_.set(gradient_inputs_[i], slots_[slot].parts[i]);
   bind_batch(step_inputs_, batch, where);
-  return forward_backward_.run(step_inputs_.tensors());
+  return forward_backward_.run(step_inputs_.tensors(), pieces_.empty() ? nullptr : &milestones_);
 }
 
 void TrainingStep::add(const Batch& batch, const ShardPlace& where) {
+  add_up();
   losses_.push_back(run(batch, where, sum_.next_slot())[0]);
-  for (const comm::TreeSum::Addition a : sum_.push({0, next_shard_++}))
+  left_ = sum_.push({0, next_shard_++});
+}
+
+void TrainingStep::add_up() {
+  for (const comm::TreeSum::Addition a : left_)
     static_cast<void>(add_.run(std::vector{slots_[a.to].whole, slots_[a.from].whole}));
+  left_.clear();
+}
+
+void TrainingStep::start_sum(TrainingRanks& ranks) {
+  const std::size_t nodes = sum_.held().size();
+  std::vector<Tensor> slots;
+  for (std::size_t s = 0; s < nodes + left_.size(); ++s) slots.push_back(slots_[s].whole);
+  std::vector<TrainingRanks::Piece> pieces;
+  for (const optim::FlatPiece& piece : pieces_) pieces.push_back({piece.begin, piece.end});
+  left_.clear();
+  started_ = true;
+  ranks.start_sum(slots, nodes, present_, slot(0).whole, pieces,
+                  losses_.empty() ? nullptr : milestones_.over.get());
 }
 
 /// Slot 0 gets the sum over all ranks.
 void TrainingStep::exchange(TrainingRanks& ranks) {
+  if (started_) return ranks.wait_for_sum();
+  add_up();
   std::vector<Tensor> nodes;
   for (const comm::TreeSum::Held& held : sum_.held()) nodes.push_back(slots_[held.slot].whole);
   ranks.sum(nodes, present_, slot(0).whole);
@@ -142,7 +184,10 @@ std::vector<float> TrainingStep::losses() {
 }
 
 double TrainingStep::reduce(TrainingRanks& ranks) {
-  if (!ranks.alone()) exchange(ranks);
+  if (ranks.alone())
+    add_up();
+  else
+    exchange(ranks);
   const Tensor& gradient = slots_[0].whole;
   if (regularise_) {
     const Shape rest = {layout_.size - layout_.last};

@@ -34,7 +34,12 @@ struct StepOptions {
   std::int64_t shards = 1;  ///< TrainingPlan::shards
   double crf_reg = 0;       ///< TrainingPlan::crf_reg
   optim::AdamWConfig adamw{};
+  /// start_sum() sums the gradient in pieces of about so many elements; 0: it is not called.
+  std::int64_t piece = 0;
 };
+
+/// A piece costs the backward pass beside it about as much whatever its size: 25 MiB.
+inline constexpr std::int64_t kSumPiece = (std::int64_t{25} << 20) / 4;
 
 /// Inputs of a program by their names.
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
@@ -58,6 +63,11 @@ class TrainingStep {
   /// The losses of the shards that were added, each -log p(gold) for each gold segment of the step.
   /// Waits. DataError where the CRF refuses what a shard gave it.
   std::vector<float> losses();
+  /// Begins the sum of the gradients of all ranks, beside what is left of the last shard's backward
+  /// pass; all ranks have computed their shards without error so far, and all call it or none.
+  void start_sum(TrainingRanks& ranks);
+  /// How the gradient is cut for that; see optim::text_of().
+  const std::string& pieces() const { return pieces_text_; }
   /// Makes the gradient of the step, with what other ranks have and the CRF's regulariser, and
   /// returns its norm. Waits.
   double reduce(TrainingRanks& ranks);
@@ -82,6 +92,8 @@ class TrainingStep {
   const std::shared_ptr<engine::Accelerator>& accelerator() const { return execution_.accelerator; }
   optim::FlatTensors place(const optim::FlatTensors& tensors, std::string_view label) const;
   const optim::FlatTensors& slot(std::size_t index);
+  void add_up();
+  void plan_pieces(const Segmenter& segmenter, std::int64_t elements);
   void exchange(TrainingRanks& ranks);
   std::vector<Tensor> run(const Batch& batch, const ShardPlace& place, std::size_t slot);
   std::string offender();
@@ -103,8 +115,13 @@ class TrainingStep {
   comm::TreeSum sum_;
   std::int64_t present_ = 0;
   std::int64_t next_shard_ = 0;
-  std::vector<optim::FlatTensors> slots_;  ///< of gradients; sum_ says what lies where
-  std::vector<Tensor> losses_;             ///< of this step's shards
+  std::vector<optim::FlatTensors> slots_;      ///< of gradients; sum_ says what lies where
+  std::vector<comm::TreeSum::Addition> left_;  ///< what sum_ asked for and is still to be done
+  std::vector<optim::FlatPiece> pieces_;
+  std::string pieces_text_;
+  engine::Milestones milestones_;  ///< of pieces, in the last run
+  bool started_ = false;           ///< the sum over ranks
+  std::vector<Tensor> losses_;     ///< of this step's shards
 };
 
 }  // namespace segfuse::learn

@@ -1,0 +1,315 @@
+// Ranks of a training on GPUs of this machine, as threads of one process.
+//   segfuse_bench_ranks RANKS exchange   sums of gradients; reference_ms is NCCL's all-reduce
+//   segfuse_bench_ranks RANKS step WIDTH ROWS
+//                                        steps of a training; reference_ms is one GPU by itself
+// Prints one JSON list of rows; nothing where there are fewer GPUs. `device` says how many.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/os/shared_library.h"
+#include "base/rng.h"
+#include "comm/nccl/library.h"
+#include "comm/nccl/nccl_exchange.h"
+#include "comm/threads/thread_group.h"
+#include "engine/device/accelerator.h"
+#include "learn/train/loop/ranks.h"
+#include "learn/train/loop/training_step.h"
+
+namespace {
+
+using namespace segfuse;
+using comm::Group;
+using Clock = std::chrono::steady_clock;
+using Accelerators = std::vector<std::shared_ptr<engine::Accelerator>>;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double ms_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+/// NCCL's own sum, by a communicator of its own.
+class AllReduce {
+ public:
+  AllReduce(Group& group, engine::Accelerator& accelerator)
+      : api_(comm::nccl()), library_(SharedLibrary::open_first({api_.where})) {
+    library_.load("ncclAllReduce", all_reduce_);
+    comm::NcclId id{};
+    if (group.rank() == 0) api_.get_id(&id);
+    group.broadcast(std::as_writable_bytes(std::span(id.bytes)), 0);
+    runtime::OpenDevice& device = *accelerator.device();
+    const auto start = [&](runtime::StreamHandle) {
+      comm::NcclConfig config;
+      config.blocking = 1;
+      api_.init_rank(&comm_, group.size(), id, group.rank(), &config);
+    };
+    device.executor().launch(accelerator.streams()[0], {"start", start}, {});
+  }
+  void enqueue(engine::Accelerator& accelerator, const runtime::Buffer& buffer) {
+    const auto call = [&](runtime::StreamHandle on) {
+      all_reduce_(buffer.address(), buffer.address(), buffer.bytes() / 4, comm::kNcclFloat32, 0,
+                  comm_, on.get());
+    };
+    accelerator.executor().launch(accelerator.streams()[0], {"all-reduce", call},
+                                  {runtime::writes(buffer)});
+  }
+
+ private:
+  const comm::NcclApi& api_;
+  SharedLibrary library_;
+  comm::NcclComm comm_ = nullptr;
+  comm::NcclResult (*all_reduce_)(const void*, void*, std::size_t, int, int, comm::NcclComm,
+                                  comm::NcclStream) = nullptr;
+};
+
+/// Milliseconds of one of many that follow one another, the median of some rounds.
+double time_of(Group& group, engine::Accelerator& accelerator, int count,
+               const std::function<void()>& enqueue) {
+  std::vector<double> each;
+  for (int round = 0; round < 7; ++round) {
+    accelerator.device()->device().drain();
+    group.barrier();
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < count; ++i) enqueue();
+    accelerator.device()->device().drain();
+    if (round >= 2) each.push_back(ms_since(begin) / count);
+  }
+  return median(each);
+}
+
+nlohmann::ordered_json exchange_rows(int ranks, const Accelerators& accelerators) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  comm::run_ranks(ranks, [&](Group& group) {
+    engine::Accelerator& accelerator = *accelerators[static_cast<std::size_t>(group.rank())];
+    comm::NcclExchange ours(group, comm::least_shards(ranks), *accelerator.device(),
+                            accelerator.streams()[0]);
+    AllReduce theirs(group, accelerator);
+    const std::size_t nodes =
+        comm::nodes_of(ours.own_shards(), comm::least_shards(ranks), comm::least_shards(ranks))
+            .size();
+    for (std::size_t bytes = 4096; bytes <= std::size_t{1} << 30; bytes *= 4) {
+      const std::vector<runtime::Buffer> own(nodes, accelerator.allocate(bytes, "node"));
+      const int count = bytes < (std::size_t{4} << 20) ? 100 : bytes < (64U << 20) ? 40 : 10;
+      const double reference =
+          time_of(group, accelerator, count, [&] { theirs.enqueue(accelerator, own[0]); });
+      const double ms = time_of(group, accelerator, count,
+                                [&] { ours.sum(own, comm::least_shards(ranks), own[0]); });
+      const double alone = time_of(group, accelerator, 1, [&] {
+        ours.sum(own, comm::least_shards(ranks), own[0]);
+        ours.wait();
+      });
+      if (group.rank() == 0)
+        rows.push_back(
+            {{"name", fmt::format("sum of {} KiB", bytes / 1024)},
+             {"device", fmt::format("{} x {}", ranks, accelerator.device()->device().name())},
+             {"threads", 1},
+             {"ms", ms},
+             {"error", 0},
+             {"reference_ms", reference},
+             {"ratio", ms / reference},
+             {"with_wait_ms", alone}});
+    }
+    ours.finish();
+  });
+  return rows;
+}
+
+constexpr std::int64_t kFrames = 800;
+constexpr std::int64_t kWhole = std::int64_t{1} << 60;  // a piece
+
+std::vector<learn::Sequence> sequences(const learn::ModelConfig& model, std::int64_t rows) {
+  Rng rng(1);
+  std::vector<learn::Sequence> all;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    learn::Sequence sequence;
+    sequence.id = std::to_string(row);
+    sequence.features = Tensor(DType::kF32, {kFrames, model.features});
+    for (float& value : sequence.features.span<float>()) value = static_cast<float>(rng.normal());
+    for (std::int64_t at = 0; at < kFrames; at += 10)
+      sequence.segments.push_back(
+          {at, 10,
+           static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(model.classes)))});
+    all.push_back(std::move(sequence));
+  }
+  return all;
+}
+
+/// What ranks do of a step's exchange.
+enum class How { kNothing, kAfter, kBeside };
+
+/// One rank's part of a training.
+class Rank {
+ public:
+  Rank(Group* group, const learn::Segmenter& segmenter,
+       const std::shared_ptr<engine::Accelerator>& accelerator, std::int64_t piece,
+       const learn::Batch& batch)
+      : number_(group == nullptr ? 0 : group->rank()),
+        shards_(group == nullptr ? 1 : comm::least_shards(group->size())),
+        accelerator_(accelerator),
+        layout_(segmenter.parameters(), learn::is_crf),
+        ranks_(group, shards_),
+        alone_(nullptr, shards_),
+        batch_(batch) {
+    execution_.accelerator = accelerator;
+    ranks_.choose_exchange("nccl", accelerator.get());
+    const learn::FlatState state{optim::FlatTensors::copy(layout_, segmenter.initial(1)),
+                                 optim::FlatTensors::zeros(layout_),
+                                 optim::FlatTensors::zeros(layout_),
+                                 {}};
+    const Tensor limit =
+        Tensor::zeros(DType::kF32, {segmenter.max_duration(), segmenter.config().classes});
+    learn::StepOptions options;
+    options.shards = shards_;
+    options.piece = piece;
+    step_ = std::make_unique<learn::TrainingStep>(segmenter, options, state, layout_,
+                                                  learn::NamedTensors{{"duration_limit", limit}},
+                                                  execution_);
+    step_->stage(batch_);
+  }
+  void step(How how) {
+    const auto lap = [&, last = Clock::now()](std::size_t phase) mutable {
+      phases_[phase] += ms_since(last);
+      last = Clock::now();
+    };
+    auto timed = lap;
+    step_->begin(shards_, number_);
+    step_->add(batch_, {1, number_, std::ssize(batch_.rows) * kFrames / 10 * shards_});
+    timed(0);
+    if (how == How::kBeside && ranks_.all_ready(true, step_->pieces())) step_->start_sum(ranks_);
+    timed(1);
+    learn::TrainingRanks::Report own;
+    own.losses = step_->losses();
+    timed(2);
+    static_cast<void>(ranks_.join(own));
+    timed(3);
+    static_cast<void>(step_->reduce(how == How::kNothing ? alone_ : ranks_));
+    timed(4);
+    step_->update(1e-4, 1, ++steps_);
+    timed(5);
+  }
+  /// Milliseconds of a step, and of its phases on the host.
+  double time(How how, nlohmann::ordered_json& phases) {
+    std::vector<double> each;
+    constexpr int kSteps = 6;
+    for (int round = 0; round < 7; ++round) {
+      if (round == 2) phases_.assign(6, 0);
+      accelerator_->device()->device().drain();
+      const Clock::time_point begin = Clock::now();
+      for (int i = 0; i < kSteps; ++i) step(how);
+      accelerator_->device()->device().drain();
+      if (round >= 2) each.push_back(ms_since(begin) / kSteps);
+    }
+    phases = nlohmann::ordered_json::object();
+    const char* const names[] = {"enqueue", "start sum", "losses", "join", "reduce", "update"};
+    for (std::size_t p = 0; p < phases_.size(); ++p) phases[names[p]] = phases_[p] / (5 * kSteps);
+    return median(each);
+  }
+  void finish() { ranks_.finish(); }
+  std::int64_t parameters() const { return layout_.size; }
+  const std::string& pieces() const { return step_->pieces(); }
+
+ private:
+  std::int64_t number_;
+  std::int64_t shards_;
+  std::shared_ptr<engine::Accelerator> accelerator_;
+  optim::FlatLayout layout_;
+  engine::ExecutableOptions execution_;
+  learn::TrainingRanks ranks_;
+  learn::TrainingRanks alone_;
+  learn::Batch batch_;
+  std::unique_ptr<learn::TrainingStep> step_;
+  std::int64_t steps_ = 0;
+  std::vector<double> phases_ = std::vector<double>(6, 0);
+};
+
+nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, std::int64_t width,
+                                 std::int64_t count) {
+  learn::ModelConfig model;
+  model.width = width;
+  model.features = 80;
+  model.classes = 45;
+  model.max_duration = 40;
+  const learn::Segmenter segmenter(model);
+  std::vector<std::int64_t> rows;
+  for (std::int64_t row = 0; row < count; ++row) rows.push_back(row);
+  const learn::Batch batch = learn::make_batch(sequences(model, count), rows, model);
+  nlohmann::ordered_json found = nlohmann::ordered_json::array();
+  const std::string name = accelerators[0]->device()->device().name();
+  nlohmann::ordered_json phases;
+  double reference = 0;
+  const auto note = [&](const std::string& what, int gpus, double ms, const Rank& rank) {
+    found.push_back({{"name", what},
+                     {"device", fmt::format("{} x {}", gpus, name)},
+                     {"threads", 1},
+                     {"ms", ms},
+                     {"error", 0},
+                     {"reference_ms", reference},
+                     {"ratio", ms / reference},
+                     {"parameters", rank.parameters()},
+                     {"pieces", rank.pieces()},
+                     {"phases_ms", phases}});
+  };
+  {
+    Rank one(nullptr, segmenter, accelerators[0], kWhole, batch);
+    static_cast<void>(one.time(How::kNothing, phases));
+    reference = one.time(How::kNothing, phases);
+    note(fmt::format("one GPU, width {}, {} rows", width, count), 1, reference, one);
+  }
+  comm::run_ranks(ranks, [&](Group& group) {
+    const auto& accelerator = accelerators[static_cast<std::size_t>(group.rank())];
+    nlohmann::ordered_json own;
+    const std::int64_t usual = learn::kSumPiece;
+    for (const std::int64_t piece : {usual, std::int64_t{1} << 20, kWhole}) {
+      Rank rank(&group, segmenter, accelerator, piece, batch);
+      for (const auto& [how, what] :
+           {std::pair(How::kNothing, "no exchange"), std::pair(How::kAfter, "exchange after"),
+            std::pair(How::kBeside, "exchange beside")}) {
+        if (piece != usual && how != How::kBeside) continue;
+        const double ms = rank.time(how, own);
+        if (group.rank() > 0) continue;
+        phases = own;
+        note(how != How::kBeside
+                 ? what
+                 : fmt::format("{}, {}", what,
+                               piece == kWhole ? "in one piece"
+                                               : fmt::format("pieces of {} MiB", piece >> 18)),
+             ranks, ms, rank);
+      }
+      rank.finish();
+    }
+  });
+  return found;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
+  const std::string what = argc > 2 ? argv[2] : "exchange";
+  std::string reason;
+  if (runtime::cuda_device_count(&reason) < ranks) {
+    fmt::print(stderr, "there are fewer than {} GPUs {}\n", ranks, reason);
+    fmt::print("[]\n");
+    return 0;
+  }
+  Accelerators accelerators;
+  for (int rank = 0; rank < ranks; ++rank)
+    accelerators.push_back(engine::open_accelerator(fmt::format("cuda:{}", rank)));
+  const auto rows = what == "step"
+                        ? step_rows(ranks, accelerators, argc > 3 ? std::atoi(argv[3]) : 512,
+                                    argc > 4 ? std::atoi(argv[4]) : 64)
+                        : exchange_rows(ranks, accelerators);
+  fmt::print("{}\n", rows.dump(1));
+  return 0;
+}
