@@ -14,7 +14,7 @@ class DataError(Error, ValueError):
 
 
 class DeviceError(Error, RuntimeError):
-    """A device or its driver failed, out of device memory included."""
+    """A device, its driver or a disk failed; no room on them included."""
 
 
 class InternalError(Error, RuntimeError):

@@ -257,7 +257,7 @@ TEST_F(File, AFullDiskLeavesTheFormerFile) {
       FAIL() << "no error";
     } catch (const FileError& error) {
       EXPECT_EQ(error.error_number(), EFBIG);
-      EXPECT_EQ(error.exit_code(), ExitCode::kData);
+      EXPECT_EQ(error.exit_code(), ExitCode::kDevice);
       EXPECT_THAT(error.what(), AllOf(HasSubstr((dir_ / "a").string()), HasSubstr("ulimit")));
     }
   }
