@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "fuzz/folder.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
+#include "support/fuzz_folder.h"
 
 namespace {
 

@@ -6,11 +6,11 @@
 #include <cstdlib>
 
 #include "comm/meet/job.h"
-#include "fuzz/folder.h"
 #include "learn/train/report/recordings_file.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
 #include "segfuse/ops.h"
+#include "support/fuzz_folder.h"
 
 namespace {
 
