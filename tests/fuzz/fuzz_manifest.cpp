@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "fuzz/folder.h"
+#include "support/fuzz_folder.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "comm/meet/job.h"
-#include "fuzz/folder.h"
+#include "support/fuzz_folder.h"
 #include "learn/train/report/recordings_file.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
