@@ -34,7 +34,7 @@ ax = "ah"
 TomlReader config() { return TomlReader::parse(kConfig, "a.toml"); }
 
 template <class F>
-std::string message_of(F&& action) {
+std::string data_error_of(F&& action) {
   try {
     action();
   } catch (const DataError& error) {
@@ -99,38 +99,38 @@ TEST(TomlReader, AbsentKeysGiveTheFallback) {
 }
 
 TEST(TomlReader, MissingKeysAreNamed) {
-  EXPECT_EQ(message_of([] { config().string("data"); }), "a.toml:1:1: 'data' is missing");
-  EXPECT_EQ(message_of([] { config().section("optim").number("decay"); }),
+  EXPECT_EQ(data_error_of([] { config().string("data"); }), "a.toml:1:1: 'data' is missing");
+  EXPECT_EQ(data_error_of([] { config().section("optim").number("decay"); }),
             "a.toml:2:1: 'decay' is missing in [optim]");
-  EXPECT_EQ(message_of([] { config().section("gone").number("decay"); }),
+  EXPECT_EQ(data_error_of([] { config().section("gone").number("decay"); }),
             "a.toml: 'decay' is missing in [gone]");
 }
 
 TEST(TomlReader, WrongTypesAndRangesNameThePlace) {
   const TomlReader optim = config().section("optim");
-  EXPECT_EQ(message_of([&] { optim.integer("learning_rate"); }),
+  EXPECT_EQ(data_error_of([&] { optim.integer("learning_rate"); }),
             "a.toml:3:17: 'optim.learning_rate' must be an integer, found a number");
-  EXPECT_EQ(message_of([&] { optim.string("steps", ""); }),
+  EXPECT_EQ(data_error_of([&] { optim.string("steps", ""); }),
             "a.toml:4:9: 'optim.steps' must be a string, found an integer");
-  EXPECT_EQ(message_of([&] { optim.integer("steps", 1, 1, 200); }),
+  EXPECT_EQ(data_error_of([&] { optim.integer("steps", 1, 1, 200); }),
             "a.toml:4:9: 'optim.steps' is 300; it must lie in [1, 200]");
-  EXPECT_EQ(message_of([&] { optim.number("clip", 2, 1.5); }),
+  EXPECT_EQ(data_error_of([&] { optim.number("clip", 2, 1.5); }),
             "a.toml:5:8: 'optim.clip' is 1; it must be at least 1.5");
-  EXPECT_EQ(message_of([&] { optim.integers("betas"); }),
+  EXPECT_EQ(data_error_of([&] { optim.integers("betas"); }),
             "a.toml:6:10: 'optim.betas' must be an integer, found a number");
-  EXPECT_EQ(message_of([&] { optim.numbers("steps"); }),
+  EXPECT_EQ(data_error_of([&] { optim.numbers("steps"); }),
             "a.toml:4:9: 'optim.steps' must be an array, found an integer");
-  EXPECT_EQ(message_of([&] { optim.boolean("steps", false); }),
+  EXPECT_EQ(data_error_of([&] { optim.boolean("steps", false); }),
             "a.toml:4:9: 'optim.steps' must be true or false, found an integer");
-  EXPECT_EQ(message_of([] { config().section("name"); }),
+  EXPECT_EQ(data_error_of([] { config().section("name"); }),
             "a.toml:1:8: 'name' must be a table, found a string");
-  EXPECT_EQ(message_of([&] { optim.sections("betas"); }),
+  EXPECT_EQ(data_error_of([&] { optim.sections("betas"); }),
             "a.toml:6:9: 'optim.betas' must be an array of tables, found an array");
 }
 
 TEST(TomlReader, ChoicesSuggestTheNearest) {
   const TomlReader model = config().section("model");
-  EXPECT_EQ(message_of([&] { model.choice("head", "", {"softmax", "semi-crf"}); }),
+  EXPECT_EQ(data_error_of([&] { model.choice("head", "", {"softmax", "semi-crf"}); }),
             "a.toml:9:8: 'model.head' is 'semicrf', which is not among 'softmax' and 'semi-crf'; "
             "did you mean 'semi-crf'?");
 }
@@ -162,7 +162,7 @@ void ask_everything(const TomlReader& reader) {
 TEST(TomlReader, NothingIsUnknownWhenAllWasAskedFor) {
   const TomlReader reader = config();
   ask_everything(reader);
-  EXPECT_EQ(message_of([&] { reader.refuse_unknown(); }), "no error");
+  EXPECT_EQ(data_error_of([&] { reader.refuse_unknown(); }), "no error");
 }
 
 TEST(TomlReader, UnknownKeysAreRefusedWithTheNearestKnownOne) {
@@ -171,7 +171,7 @@ TEST(TomlReader, UnknownKeysAreRefusedWithTheNearestKnownOne) {
     text.replace(text.find(from), from.size(), to);
     const TomlReader reader = TomlReader::parse(text, "a.toml");
     ask_everything(reader);
-    return message_of([&] { reader.refuse_unknown(); });
+    return data_error_of([&] { reader.refuse_unknown(); });
   };
   EXPECT_EQ(refusal("learning_rate", "learnin_rate"),
             "a.toml:3:1: unknown key 'learnin_rate' in [optim]; did you mean 'learning_rate'?");

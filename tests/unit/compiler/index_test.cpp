@@ -25,9 +25,9 @@ struct Expression {
   std::function<std::optional<std::int64_t>()> evaluate;
 };
 
-class Random {
+class RandomSizes {
  public:
-  explicit Random(std::uint64_t seed) : rng_(seed, 1) {
+  explicit RandomSizes(std::uint64_t seed) : rng_(seed, 1) {
     for (int i = 0; i < 3; ++i) {
       const Extent bound = size();
       vars.push_back(indices.add_var("v" + std::to_string(i), bound));
@@ -114,7 +114,7 @@ class Random {
 TEST(Index, RandomOnesAreWhatTheyWereMadeOf) {
   int compared = 0;
   for (std::uint64_t seed = 0; seed < 4000; ++seed) {
-    Random random(seed);
+    RandomSizes random(seed);
     const Expression e = random.expression(4);
     const Indices::Numbers numbers{[&](VarId var) { return random.values[var.index]; },
                                    [](ValueId) { return 0; },

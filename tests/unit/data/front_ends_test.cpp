@@ -15,7 +15,6 @@
 namespace segfuse {
 namespace {
 
-constexpr double kPi = std::numbers::pi;
 using Row = std::vector<double>;
 
 Audio recording(std::int64_t size, int sample_rate = 16000) {
@@ -34,7 +33,7 @@ Row powers(const Row& window, std::size_t size) {
   for (std::size_t k = 0; k <= size / 2; ++k) {
     std::complex<double> sum = 0;
     for (std::size_t i = 0; i < window.size(); ++i)
-      sum += window[i] * std::polar(1.0, -2 * kPi * static_cast<double>(i * k % size) /
+      sum += window[i] * std::polar(1.0, -2 * std::numbers::pi * static_cast<double>(i * k % size) /
                                              static_cast<double>(size));
     out.push_back(std::norm(sum));
   }
@@ -58,8 +57,8 @@ Row kaldi_row(const Audio& audio, const FeatureConfig& config, std::int64_t t) {
   for (double& value : window) value -= mean;
   Row shaped;
   for (std::size_t i = 0; i < window.size(); ++i) {
-    const double hann =
-        0.5 - 0.5 * std::cos(2 * kPi * static_cast<double>(i) / static_cast<double>(length - 1));
+    const double hann = 0.5 - 0.5 * std::cos(2 * std::numbers::pi * static_cast<double>(i) /
+                                             static_cast<double>(length - 1));
     shaped.push_back((window[i] - config.preemphasis * window[i == 0 ? 0 : i - 1]) *
                      std::pow(hann, 0.85));
   }
@@ -120,7 +119,8 @@ std::vector<Row> whisper_rows(const std::vector<float>& samples, int mels) {
       const std::int64_t at = std::abs(160 * t - 200 + i);
       const double sample =
           at < std::ssize(padded) ? static_cast<double>(padded[static_cast<std::size_t>(at)]) : 0;
-      window.push_back(sample * (0.5 - 0.5 * std::cos(2 * kPi * static_cast<double>(i) / 400)));
+      window.push_back(sample *
+                       (0.5 - 0.5 * std::cos(2 * std::numbers::pi * static_cast<double>(i) / 400)));
     }
     const Row power = powers(window, 400);
     Row row;

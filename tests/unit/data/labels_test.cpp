@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 
 /// "start-end:label ..." in milliseconds.
-std::string summary(const Annotation& annotation) {
+std::string brief(const Annotation& annotation) {
   std::string out;
   for (const LabelSegment& segment : annotation.segments)
     out += fmt::format("{}-{}:{} ", std::llround(segment.start * 1000),
@@ -59,46 +59,45 @@ std::string to_utf16(std::string_view ascii, bool big_endian) {
 }
 
 TEST(Labels, PhnCountsSamples) {
-  EXPECT_EQ(summary(parse_labels("0 800 h#\r\n800 1600 sh\r\n", "A.PHN", at_rate(16000))),
+  EXPECT_EQ(brief(parse_labels("0 800 h#\r\n800 1600 sh\r\n", "A.PHN", at_rate(16000))),
             "0-50:h# 50-100:sh ");
   EXPECT_THROW(parse_labels("0 1 a\n", "a.phn"), UsageError);
 }
 
 TEST(Labels, FestvoxHeaderEndsAtTheHash) {
-  EXPECT_EQ(summary(parse_labels("separator ;\nnfields 1\n#\n 0.34200 125 pau\n0.392 125 k ; x\n",
-                                 "x.lab")),
+  EXPECT_EQ(brief(parse_labels("separator ;\nnfields 1\n#\n 0.34200 125 pau\n0.392 125 k ; x\n",
+                               "x.lab")),
             "0-342:pau 342-392:k ");
 }
 
 TEST(Labels, ALabFileWithoutHashIsHtk) {
-  EXPECT_EQ(summary(parse_labels("0 3000000 sil -12.5\n3000000 4000000 a\n", "x.lab")),
+  EXPECT_EQ(brief(parse_labels("0 3000000 sil -12.5\n3000000 4000000 a\n", "x.lab")),
             "0-300:sil 300-400:a ");
 }
 
 TEST(Labels, AudacityAllowsBlanksInLabels) {
-  EXPECT_EQ(summary(parse_labels("0.0\t0.25\tred bird\n\\\t100\t200\n0.25\t1\tb\n", "x.txt")),
+  EXPECT_EQ(brief(parse_labels("0.0\t0.25\tred bird\n\\\t100\t200\n0.25\t1\tb\n", "x.txt")),
             "0-250:red bird 250-1000:b ");
 }
 
 TEST(Labels, CsvFindsItsColumnsByName) {
-  EXPECT_EQ(summary(parse_labels("Label,posterior,start,end\n\"a,b\",0.5,0,1\n\"\"\"\",0.1,1,2\n",
-                                 "x.csv")),
+  EXPECT_EQ(brief(parse_labels("Label,posterior,start,end\n\"a,b\",0.5,0,1\n\"\"\"\",0.1,1,2\n",
+                               "x.csv")),
             "0-1000:a,b 1000-2000:\" ");
-  EXPECT_EQ(summary(parse_labels("0\t1\ta\n1\t2\tb\n", "x.tsv")), "0-1000:a 1000-2000:b ");
+  EXPECT_EQ(brief(parse_labels("0\t1\ta\n1\t2\tb\n", "x.tsv")), "0-1000:a 1000-2000:b ");
 }
 
 TEST(Labels, TextGridLongFormTakesTheFirstIntervalTier) {
-  EXPECT_EQ(summary(parse_labels(kLongTextGrid, "x.TextGrid")),
-            "0-500:say \"a\" 500-1500:\xD1\x89 ");
+  EXPECT_EQ(brief(parse_labels(kLongTextGrid, "x.TextGrid")), "0-500:say \"a\" 500-1500:\xD1\x89 ");
 }
 
 TEST(Labels, TextGridShortFormAndAllEncodings) {
   const std::string expected = "0-500:a 500-1500:b ";
-  EXPECT_EQ(summary(parse_labels(kShortTextGrid, "x.TextGrid")), expected);
-  EXPECT_EQ(summary(parse_labels("\xEF\xBB\xBF" + std::string(kShortTextGrid), "x.TextGrid")),
+  EXPECT_EQ(brief(parse_labels(kShortTextGrid, "x.TextGrid")), expected);
+  EXPECT_EQ(brief(parse_labels("\xEF\xBB\xBF" + std::string(kShortTextGrid), "x.TextGrid")),
             expected);
-  EXPECT_EQ(summary(parse_labels(to_utf16(kShortTextGrid, true), "x.TextGrid")), expected);
-  EXPECT_EQ(summary(parse_labels(to_utf16(kShortTextGrid, false), "x.TextGrid")), expected);
+  EXPECT_EQ(brief(parse_labels(to_utf16(kShortTextGrid, true), "x.TextGrid")), expected);
+  EXPECT_EQ(brief(parse_labels(to_utf16(kShortTextGrid, false), "x.TextGrid")), expected);
 }
 
 TEST(Labels, Utf16SurrogatePairs) {
@@ -123,7 +122,7 @@ TEST(Labels, TextGridTierByName) {
 TEST(Labels, GapsAreFilledOnlyWhenAskedFor) {
   const std::string text = "start,end,label\n0.5,1,a\n2,3,b\n";
   EXPECT_THROW(parse_labels(text, "x.csv"), DataError);
-  EXPECT_EQ(summary(parse_labels(text, "x.csv", filled_with("-"))),
+  EXPECT_EQ(brief(parse_labels(text, "x.csv", filled_with("-"))),
             "0-500:- 500-1000:a 1000-2000:- 2000-3000:b ");
 }
 
@@ -131,7 +130,7 @@ TEST(Labels, EmptyTextGridIntervalsAreGaps) {
   std::string text(kShortTextGrid);
   text.replace(text.find("\"b\""), 3, "\"\"");
   EXPECT_THROW(parse_labels(text, "x.TextGrid"), DataError);
-  EXPECT_EQ(summary(parse_labels(text, "x.TextGrid", filled_with("sil"))), "0-500:a 500-1500:sil ");
+  EXPECT_EQ(brief(parse_labels(text, "x.TextGrid", filled_with("sil"))), "0-500:a 500-1500:sil ");
 }
 
 TEST(Labels, RoundingGapsAndOverlapsAreClosed) {
@@ -242,7 +241,7 @@ TEST(Labels, ColumnsGoToCsvAndToFurtherTiers) {
   LabelOptions options;
   options.format = LabelFormat::kTextGrid;
   options.tier = "posterior";
-  EXPECT_EQ(summary(parse_labels(format_labels(annotation, output), "x", options)),
+  EXPECT_EQ(brief(parse_labels(format_labels(annotation, output), "x", options)),
             "0-1000:0.75 1000-2000:0.5 ");
   output.columns[0].values.pop_back();
   EXPECT_THROW(format_labels(annotation, output), UsageError);
@@ -254,7 +253,7 @@ TEST(Labels, WritingChoosesTheFormatByExtension) {
   annotation.segments = {{0, 0.5, "a", 0}};
   annotation.duration = 0.5;
   write_labels(directory / "x.TextGrid", annotation);
-  EXPECT_EQ(summary(read_labels(directory / "x.TextGrid")), "0-500:a ");
+  EXPECT_EQ(brief(read_labels(directory / "x.TextGrid")), "0-500:a ");
   EXPECT_THROW(write_labels(directory / "x.doc", annotation), UsageError);
   EXPECT_THROW(write_labels(directory / "none" / "x.csv", annotation), DataError);
 }

@@ -65,13 +65,13 @@ std::vector<Case> cases() {
   };
 }
 
-struct Numbers {
+struct Kind {
   Case of;
   DType dtype;
 };
-class ExcessPrecision : public ::testing::TestWithParam<Numbers> {};
-std::vector<Numbers> all_numbers() {
-  std::vector<Numbers> all;
+class ExcessPrecision : public ::testing::TestWithParam<Kind> {};
+std::vector<Kind> all_numbers() {
+  std::vector<Kind> all;
   for (const Case& c : cases())
     for (const DType dtype : {DType::kBF16, DType::kF16}) all.push_back({c, dtype});
   return all;
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Of, ExcessPrecision, ::testing::ValuesIn(all_numbers())
                          });
 
 /// `wide`: in f32 from the inputs to the output.
-ir::Fusion program(const Numbers& n, bool wide) {
+ir::Fusion program(const Kind& n, bool wide) {
   ir::Fusion f(n.of.name);
   Builder b(f);
   const ir::Extent rows = f.symbol("N"), columns = f.symbol("C");

@@ -79,10 +79,10 @@ TEST(FastMath, ErrorsAreWithinTheStatedBounds) {
 }
 
 TEST(FastMath, SpecialValuesAreThoseOfTheLibrary) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  const std::vector<float> x = {0.0F,    -0.0F,     kInf,       -kInf,  std::nanf(""), 1.0F,
-                                -1.0F,   0x1p-149F, -0x1p-149F, 88.72F, 88.73F,        -103.0F,
-                                -104.5F, 3.4e38F,   -3.4e38F,   1e-30F, -2.0F};
+  constexpr float kInf32 = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {0.0F,    -0.0F,     kInf32,     -kInf32, std::nanf(""), 1.0F,
+                                -1.0F,   0x1p-149F, -0x1p-149F, 88.72F,  88.73F,        -103.0F,
+                                -104.5F, 3.4e38F,   -3.4e38F,   1e-30F,  -2.0F};
   for (const Function& f : functions()) {
     const std::vector<float> y = apply_loop(f.op, x);
     for (std::size_t i = 0; i < x.size(); ++i) {

@@ -10,7 +10,7 @@
 namespace segfuse::runtime {
 namespace {
 
-constexpr std::size_t kGranule = 64 << 10;
+constexpr std::size_t kHarnessGranule = 64 << 10;
 
 /// Blocks a stream with work that waits on the host.
 class Gates {
@@ -45,8 +45,9 @@ class Gates {
 class SimHarness final : public Harness {
  public:
   SimHarness(std::shared_ptr<sim::Schedule> schedule, bool checked)
-      : sim_(
-            {.schedule = std::move(schedule), .granule = kGranule, .limit = kGranules * kGranule}) {
+      : sim_({.schedule = std::move(schedule),
+              .granule = kHarnessGranule,
+              .limit = kGranules * kHarnessGranule}) {
     if (checked) checker_ = std::make_unique<RaceChecker>(sim_, CheckMode::kThrow);
   }
   Device& device() override {
@@ -66,7 +67,8 @@ class SimHarness final : public Harness {
 
 class CpuHarness final : public Harness {
  public:
-  explicit CpuHarness(bool checked) : cpu_({.granule = kGranule, .limit = kGranules * kGranule}) {
+  explicit CpuHarness(bool checked)
+      : cpu_({.granule = kHarnessGranule, .limit = kGranules * kHarnessGranule}) {
     if (checked) checker_ = std::make_unique<RaceChecker>(cpu_, CheckMode::kThrow);
   }
   Device& device() override {
@@ -134,7 +136,7 @@ class FakeCudaHarness final : public CudaHarness {
   cuda::Result host_function(StreamHandle on, void (*function)(void*), void* data) override {
     return test::FakeCuda::host_function(on.get(), function, data);
   }
-  test::FakeCuda fake_{kGranules * kGranule};
+  test::FakeCuda fake_{kGranules * kHarnessGranule};
   std::unique_ptr<Gates> gates_ = std::make_unique<Gates>();
 };
 

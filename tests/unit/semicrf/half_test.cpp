@@ -26,8 +26,8 @@ TEST(Half, EveryPatternReadsAsItsNumber) {
 
 template <class T>
 class HalfStorage : public ::testing::Test {};
-using Types = ::testing::Types<Half, BFloat16>;
-TYPED_TEST_SUITE(HalfStorage, Types);
+using HalfTypes = ::testing::Types<Half, BFloat16>;
+TYPED_TEST_SUITE(HalfStorage, HalfTypes);
 
 template <class T>
 void expect_rounded(const std::vector<T>& found, const std::vector<double>& wanted) {
