@@ -259,7 +259,7 @@ class StreamTest(tool.ToolTest):
             os.close(write)
             _, error = process.communicate(self.samples)
             if ignored:  # the sentence of every command
-                self.assertEqual(process.returncode, 3, error)
+                self.assertEqual(process.returncode, 4, error)
                 self.assertIn(b"cannot write to standard output", error)
             else:  # the end of every command in a pipe
                 self.assertEqual(process.returncode, -signal.SIGPIPE, error)

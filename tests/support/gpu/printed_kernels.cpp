@@ -45,7 +45,7 @@ int PrintedKernels::run(std::size_t number, std::span<Tensor> globals,
   const std::vector<std::uint64_t> argument = entry.launch.argument(addresses, size, &status);
   const Index3 grid{std::min(entry.launch.blocks(size), most_blocks), 1, 1};
   const Index3 block{entry.launch.threads, entry.launch.rows_at_once, 1};
-  runner().run(grid, block, entry.launch.shared_bytes(size), false,
+  runner().run(grid, block, entry.launch.shared_bytes(size), 1,
                [&] { entry.call(argument.data()); });
   return status;
 }
