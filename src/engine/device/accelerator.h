@@ -89,7 +89,9 @@ class Accelerator : public std::enable_shared_from_this<Accelerator> {
   /// For those who let several threads call.
   std::mutex& calls() { return calls_; }
   /// Somebody's stream as one of ours, as long as this object: nothing when there are too many.
+  /// UsageError as refuse_capture().
   std::optional<runtime::StreamId> adopt(runtime::StreamHandle stream) {
+    refuse_capture(stream);
     return device_->adopt(stream);
   }
   /// UsageError if `stream` is being captured into a graph. A replay would use scratch memory that

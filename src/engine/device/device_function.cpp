@@ -268,7 +268,6 @@ bool DeviceFunction::run(const Planned& planned, std::span<void* const> addresse
     if (reinterpret_cast<std::uintptr_t>(address) % s.alignment != 0) return false;
   std::vector<Buffer> over;  // owners go when no lock is held
   const State::Alone alone(s);
-  s.accelerator->refuse_capture(runtime::StreamHandle(caller));
   const std::optional<StreamId> stream = s.accelerator->adopt(runtime::StreamHandle(caller));
   if (!stream) return false;
   const std::span given(reinterpret_cast<std::byte* const*>(addresses.data()), addresses.size());
@@ -283,7 +282,6 @@ void DeviceFunction::run(std::span<const ForeignArray> inputs,
   const runtime::StreamHandle stream(caller);
   std::vector<Buffer> over;  // owners go when no lock is held
   const State::Alone alone(s);
-  s.accelerator->refuse_capture(stream);
   const std::optional<StreamId> adopted = s.accelerator->adopt(stream);
   const StreamId on = adopted.value_or(s.accelerator->streams()[0]);
   if (!adopted) s.timeline().order_after_outside(on, stream);
