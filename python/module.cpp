@@ -221,5 +221,5 @@ NB_MODULE(_native, m) {
   segfuse::python::bind_pretrained(m);
   segfuse::python::bind_doctor(m);
   segfuse::python::bind_memory(m);
-  m.def("xla_handlers", &segfuse::python::xla::handlers);
+  segfuse::python::xla::bind(m);
 }

@@ -42,7 +42,6 @@ class Compiled {
   std::vector<Tensor> run(std::span<const Tensor> inputs, bool reference) {
     RunOptions how = how_;
     if (how.threads == 0) how.threads = CpuEngine::instance().threads_wanted();
-    const nb::gil_scoped_release release;
     const std::lock_guard lock(state_->mutex);
     return reference ? state_->program.run_reference(inputs) : state_->program.run(inputs, how);
   }
@@ -149,6 +148,13 @@ const Program& program_of(nb::handle compiled) {
   return nb::cast<const Compiled&>(compiled).program();
 }
 
+HostCall host_call_of(nb::handle compiled) {
+  compiled.inc_ref();
+  return [&program = nb::cast<Compiled&>(compiled)](std::span<const Tensor> inputs) {
+    return program.run(inputs, false);
+  };
+}
+
 namespace {
 
 nb::list run_compiled(Compiled& compiled, const nb::list& arrays,
@@ -168,7 +174,11 @@ nb::list run_compiled(Compiled& compiled, const nb::list& arrays,
     inputs.push_back(to_tensor(wanted[i], kept[i], written));
   }
   compiled.need_own_threads();
-  std::vector<Tensor> outputs = compiled.run(inputs, reference);
+  std::vector<Tensor> outputs;
+  {
+    const nb::gil_scoped_release release;
+    outputs = compiled.run(inputs, reference);
+  }
   nb::list results;
   for (Tensor& output : outputs) results.append(to_array(std::move(output)));
   return results;

@@ -4,6 +4,10 @@
 
 #include <nanobind/nanobind.h>
 
+#include <functional>
+#include <span>
+#include <vector>
+
 #include "arrays.h"
 #include "segfuse/program.h"
 
@@ -16,6 +20,9 @@ Tensor to_tensor(const ValueInfo& wanted, const Input& array, bool overwritten);
 nb::object to_array(Tensor tensor);
 /// The program inside a segfuse._native.Program.
 const Program& program_of(nb::handle compiled);
+/// Runs it on tensors of the host, from any thread, without the GIL. It keeps the object for ever.
+using HostCall = std::function<std::vector<Tensor>(std::span<const Tensor>)>;
+HostCall host_call_of(nb::handle compiled);
 
 /// Sizes, values, builders, operations and gradients.
 void bind_fusions(nb::module_& m);

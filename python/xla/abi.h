@@ -1,8 +1,8 @@
 #pragma once
-// The part of XLA's FFI that a handler on the CPU needs: how XLA calls it, and how it reports an
-// error. XLA promises that this layout stays within major version 0, and that what grows, grows at
-// the ends of structures. So the package needs no header of jaxlib when it is built, and one build
-// serves every jaxlib.
+// The part of XLA's FFI that a handler needs: how XLA calls it, what it may ask of XLA, and how it
+// reports an error. XLA promises that this layout stays within major version 0, and that what
+// grows, grows at the ends of structures. So the package needs no header of jaxlib when it is
+// built, and one build serves every jaxlib.
 
 #include <cstddef>
 #include <cstdint>
@@ -45,15 +45,90 @@ struct ErrorArguments {
   ErrorCode code;
 };
 
+struct MessageArguments {
+  std::size_t size;
+  Extension* extensions;
+  Error* error;
+  const char* message;  ///< out; of the error
+};
+
+struct DestroyArguments {
+  std::size_t size;
+  Extension* extensions;
+  Error* error;
+};
+
+struct StreamArguments {
+  std::size_t size;
+  Extension* extensions;
+  void* context;
+  void* stream;  ///< out: a CUstream
+};
+
+struct AllocateArguments {
+  std::size_t size;
+  Extension* extensions;
+  void* context;
+  std::size_t bytes;
+  std::size_t alignment;
+  void* data;  ///< out
+};
+
+struct FreeArguments {
+  std::size_t size;
+  Extension* extensions;
+  void* context;
+  std::size_t bytes;
+  void* data;
+};
+
+struct OrdinalArguments {
+  std::size_t size;
+  Extension* extensions;
+  void* context;
+  std::int32_t ordinal;  ///< out
+};
+
+/// Functions return null, or an error that the caller destroys.
+template <class Arguments>
+using Function = Error*(Arguments*);
+using Unused = void (*)();
+
 struct Api {
   std::size_t size;
   Extension* extensions;
   ApiVersion version;
   const void* internal;
-  Error* (*create_error)(ErrorArguments*);
+  Function<ErrorArguments>* create_error;
+  void (*message)(MessageArguments*);
+  void (*destroy)(DestroyArguments*);
+  Unused register_handler;
+  Function<StreamArguments>* stream;
+  Unused register_type;
+  Unused execution_context;
+  Unused set_state;
+  Unused state;
+  Function<AllocateArguments>* allocate;
+  Function<FreeArguments>* free;
+  Unused schedule;
+  Unused thread_count;
+  Unused create_future;
+  Unused set_available;
+  Unused set_error;
+  Unused run_id;
+  Function<OrdinalArguments>* device_ordinal;  ///< since a later minor version than the others
 };
 
-enum class Type : std::int32_t { kS32 = 4, kS64 = 5, kF32 = 11, kF64 = 12 };
+enum class Type : std::int32_t {
+  kPred = 1,
+  kS32 = 4,
+  kS64 = 5,
+  kU8 = 6,
+  kF16 = 10,
+  kF32 = 11,
+  kF64 = 12,
+  kBF16 = 16
+};
 
 /// A dense array, row by row.
 struct Buffer {

@@ -12,7 +12,7 @@
 #include "calls.h"
 #include "engines.h"
 #include "segfuse/semicrf_tools.h"
-#include "xla/operands.h"
+#include "xla/call.h"
 
 namespace segfuse::python::xla {
 namespace {
@@ -20,89 +20,6 @@ namespace {
 namespace sc = semicrf;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-/// What a call may be given, by their bits in the attribute `given`, in this order; segfuse.jax has
-/// the same list. Directions are in the order of the eight scores.
-enum Slot : int {
-  kEmission,
-  kTransition,
-  kDuration,
-  kInitial,
-  kFinal,
-  kStart,
-  kEnd,
-  kTail,
-  kLengths,
-  kLabels,
-  kWeights,
-  kAlong,
-  kSlots = kAlong + 8
-};
-constexpr const char* kNames[] = {"emission", "transition", "duration", "initial",
-                                  "final",    "start",      "end",      "tail",
-                                  "lengths",  "labels",     "weights"};
-/// Axes of the slots; those of transition are an attribute.
-constexpr int kRanks[] = {3, 2, 2, 1, 1, 3, 3, 1, 1, 2, 1};
-constexpr bool has_rows(int slot) {
-  return slot == kEmission || slot == kStart || slot == kEnd || slot == kLengths ||
-         slot == kLabels || slot == kWeights;
-}
-
-/// A call's operands by name.
-struct Call {
-  const CallFrame& frame;
-  std::vector<Operand> inputs = std::vector<Operand>(kSlots);
-  std::vector<Operand> outputs;
-
-  explicit Call(const CallFrame& call) : frame(call) {
-    const std::int64_t given = attribute("given");
-    std::int64_t next = 0;
-    for (int slot = 0; slot < kSlots; ++slot) {
-      if ((given >> slot & 1) == 0) continue;
-      if (next == frame.arguments.count) throw UsageError("semicrf: an operand is missing");
-      inputs[static_cast<std::size_t>(slot)] = {name_of(slot), frame.arguments.values[next++],
-                                                rank_of(slot),
-                                                has_rows(slot < kAlong ? slot : slot - kAlong)};
-    }
-  }
-  std::int64_t attribute(std::string_view name) const {
-    const Attributes& all = frame.attributes;
-    for (std::int64_t i = 0; i < all.count; ++i) {
-      if (std::string_view(all.names[i]->data, all.names[i]->size) != name) continue;
-      const auto* scalar = static_cast<const Scalar*>(all.values[i]);
-      if (all.kinds[i] == kScalarAttribute && scalar->type == Type::kS64)
-        return *static_cast<const std::int64_t*>(scalar->value);
-    }
-    throw UsageError(fmt::format("semicrf: the attribute {} is missing", name));
-  }
-  static const char* name_of(int slot) {
-    return slot < kAlong ? kNames[slot] : kNames[slot - kAlong];
-  }
-  int rank_of(int slot) const {
-    const int score = slot < kAlong ? slot : slot - kAlong;
-    return score == kTransition ? static_cast<int>(attribute("transition_axes")) : kRanks[score];
-  }
-  const Operand& in(int slot) const { return inputs[static_cast<std::size_t>(slot)]; }
-  /// The next output, with so many axes of its own.
-  const Operand& out(const char* name, int rank) {
-    if (static_cast<std::int64_t>(outputs.size()) == frame.results.count)
-      throw UsageError(fmt::format("semicrf: the result {} is missing", name));
-    return outputs.emplace_back(Operand{name, frame.results.values[outputs.size()], rank});
-  }
-  std::int64_t batch() const { return in(kEmission).extent(0); }
-
-  /// Whether the rows of all groups can be those of one call of the engine.
-  bool is_one(const Groups& groups) const {
-    for (int slot = 0; slot < kSlots; ++slot) {
-      const Operand& x = in(slot);
-      if (!x) continue;
-      const bool fits =
-          x.rows ? groups.is_full(x) || (x.is_shared() && batch() == 1) : x.is_shared();
-      if (!fits) return false;
-    }
-    return true;
-  }
-};
 
 /// A vector of either float type, as doubles.
 std::vector<double> doubles(const Part& part, const Operand& x) {
@@ -124,13 +41,6 @@ void store(const Part& part, const Operand& x, const std::vector<double>& values
   x.is(Type::kF32) ? write(part.view<float, 1>(x)) : write(part.view<double, 1>(x));
 }
 
-template <class T>
-sc::View<const T, 3> transition_of(const Part& part, const Operand& x) {
-  if (!x) return {};
-  if (x.rank == 3) return part.view<const T, 3>(x);
-  return sc::with_leading_axis(part.view<const T, 2>(x));
-}
-
 /// What one call of the engine gets.
 template <class T>
 struct Inputs {
@@ -144,20 +54,8 @@ struct Inputs {
   std::vector<std::int64_t> gold_frames;
   std::optional<sc::KnownFrames> known;
 
-  Inputs(const Call& all, const Part& of) : call(all), part(of) {
-    potentials.emission = part.view<const T, 3>(call.in(kEmission));
-    potentials.transition = transition_of<T>(part, call.in(kTransition));
-    potentials.duration = part.view<const T, 2>(call.in(kDuration));
-    potentials.initial = part.view<const T, 1>(call.in(kInitial));
-    potentials.final = part.view<const T, 1>(call.in(kFinal));
-    potentials.start = part.view<const T, 3>(call.in(kStart));
-    potentials.end = part.view<const T, 3>(call.in(kEnd));
-    if (const Operand& x = call.in(kLengths)) {
-      if (x.is(Type::kS32))
-        potentials.lengths = part.view<const std::int32_t, 1>(x);
-      else
-        potentials.lengths = part.view<const std::int64_t, 1>(x);
-    }
+  Inputs(const Call& all, const Part& of)
+      : call(all), part(of), potentials(potentials_of<T>(all, of)) {
     if (const Operand& x = call.in(kTail)) tail = doubles(part, x);
     if (const Operand& x = call.in(kWeights)) weights = doubles(part, x);
     for (double& w : weights) {
@@ -172,13 +70,7 @@ struct Inputs {
 
   void read_gold(const Operand& labels) {
     const std::int64_t frames = potentials.emission.extent(1);
-    sc::LabelRules rules;
-    rules.max_duration =
-        tail.empty() ? potentials.duration.extent(0) : std::max<std::int64_t>(1, frames);
-    rules.classes = potentials.emission.extent(2);
-    rules.ignore = call.attribute("ignore");
-    if (call.attribute("split") != 0 || rules.max_duration == 1)
-      rules.long_runs = sc::LongRuns::kSplit;
+    const sc::LabelRules rules = rules_of(call, potentials);
     gold = labels.is(Type::kS32)
                ? sc::segmentations_from_labels(part.view<const std::int32_t, 2>(labels),
                                                potentials.lengths, rules)
@@ -234,70 +126,23 @@ struct Inputs {
   }
 };
 
-/// The gradients of the scores that a call is given, its outputs in their order.
-struct GradientOutputs {
-  std::vector<const Operand*> operands = std::vector<const Operand*>(8, nullptr);
-  bool of_rows = true;
-
-  explicit GradientOutputs(Call& call) {
-    call.outputs.reserve(16);
-    for (int slot = kEmission; slot <= kTail; ++slot) {
-      if (!call.in(slot)) continue;
-      operands[static_cast<std::size_t>(slot)] = &call.out(Call::name_of(slot), call.rank_of(slot));
-      of_rows = of_rows && has_rows(slot);
-    }
-  }
-  template <class T>
-  sc::Gradients<T> views(const Part& part) const {
-    const auto at = [&](int slot) {
-      const Operand* x = operands[static_cast<std::size_t>(slot)];
-      return x == nullptr ? Operand{} : *x;
-    };
-    sc::Gradients<T> g;
-    g.emission = part.view<T, 3>(at(kEmission));
-    if (const Operand x = at(kTransition))
-      g.transition = x.rank == 3 ? part.view<T, 3>(x) : sc::with_leading_axis(part.view<T, 2>(x));
-    g.duration = part.view<T, 2>(at(kDuration));
-    g.initial = part.view<T, 1>(at(kInitial));
-    g.final = part.view<T, 1>(at(kFinal));
-    g.start = part.view<T, 3>(at(kStart));
-    g.end = part.view<T, 3>(at(kEnd));
-    return g;
-  }
-  /// The tail's part; and NaN where a weight that is not finite reaches.
-  template <class T>
-  void finish(const Inputs<T>& inputs, std::vector<double> by_tail) const {
-    const bool finite = inputs.all_finite();
-    if (!finite) std::fill(by_tail.begin(), by_tail.end(), kNaN);
-    if (const Operand* tail = operands[kTail]) store(inputs.part, *tail, by_tail);
-    for (int slot = kEmission; slot < kTail && !finite; ++slot) {
-      const Operand* x = operands[static_cast<std::size_t>(slot)];
-      if (x == nullptr || x->size() == 0) continue;
-      const std::int64_t rows = has_rows(slot) ? inputs.rows() : 1;
-      const std::int64_t size = x->size() * (inputs.part.all ? inputs.part.groups.count() : 1);
-      const Part& part = inputs.part;
-      auto* first = static_cast<T*>(x->buffer->data) +
-                    (part.all ? 0 : part.groups.index(*x, part.group) * x->size());
-      for (std::int64_t b = 0; b < rows; ++b)
-        if (rows == 1 ? !finite : inputs.bad_weight[static_cast<std::size_t>(b)] != 0)
-          std::fill_n(first + b * (size / rows), size / rows, static_cast<T>(kNaN));
-    }
-  }
-};
-
-/// Calls body(inputs) for each call of the engine that a call of XLA needs.
-template <class T, class Body>
-void for_parts(const Call& call, bool may_join, const Body& body) {
-  std::vector<Operand> all = call.inputs;
-  all.insert(all.end(), call.outputs.begin(), call.outputs.end());
-  const Groups groups(all);
-  if (may_join && call.is_one(groups)) {
-    const Part part{groups, 0, true};
-    return body(Inputs<T>(call, part));
-  }
-  for (std::int64_t g = 0; g < groups.count(); ++g) {
-    const Part part{groups, g, false};
-    body(Inputs<T>(call, part));
+/// The tail's part; and NaN where a weight that is not finite reaches.
+template <class T>
+void finish(const GradientOutputs& outputs, const Inputs<T>& inputs, std::vector<double> by_tail) {
+  const bool finite = inputs.all_finite();
+  if (!finite) std::fill(by_tail.begin(), by_tail.end(), kNaN);
+  if (const Operand* tail = outputs.operands[kTail]) store(inputs.part, *tail, by_tail);
+  for (int slot = kEmission; slot < kTail && !finite; ++slot) {
+    const Operand* x = outputs.operands[static_cast<std::size_t>(slot)];
+    if (x == nullptr || x->size() == 0) continue;
+    const std::int64_t rows = has_rows(slot) ? inputs.rows() : 1;
+    const std::int64_t size = x->size() * (inputs.part.all ? inputs.part.groups.count() : 1);
+    const Part& part = inputs.part;
+    auto* first = static_cast<T*>(x->buffer->data) +
+                  (part.all ? 0 : part.groups.index(*x, part.group) * x->size());
+    for (std::int64_t b = 0; b < rows; ++b)
+      if (rows == 1 ? !finite : inputs.bad_weight[static_cast<std::size_t>(b)] != 0)
+        std::fill_n(first + b * (size / rows), size / rows, static_cast<T>(kNaN));
   }
 }
 
@@ -306,7 +151,7 @@ struct Value {
   static void run(Call& call) {
     call.outputs.reserve(1);
     const Operand& out = call.out("value", 1);
-    for_parts<T>(call, true, [&](const Inputs<T>& inputs) {
+    for_parts<Inputs<T>>(call, true, [&](const Inputs<T>& inputs) {
       std::vector<double> value(static_cast<std::size_t>(inputs.rows()));
       inputs.evaluate(value, {}, {});
       store(inputs.part, out, value);
@@ -318,11 +163,11 @@ struct Gradients {
   template <class T>
   static void run(Call& call) {
     const GradientOutputs outputs(call);
-    for_parts<T>(call, outputs.of_rows, [&](const Inputs<T>& inputs) {
+    for_parts<Inputs<T>>(call, outputs.of_rows, [&](const Inputs<T>& inputs) {
       std::vector<double> tail(inputs.tail.size());
       inputs.evaluate({}, outputs.views<T>(inputs.part),
                       tail.empty() ? sc::View<double, 1>() : sc::View<double, 1>(tail));
-      outputs.finish(inputs, tail);
+      finish(outputs, inputs, tail);
     });
   }
 };
@@ -334,7 +179,7 @@ struct Along {
     call.outputs.reserve(16);
     const Operand out = call.out("derivative", 1);
     const GradientOutputs outputs(call);
-    for_parts<T>(call, outputs.of_rows, [&](const Inputs<T>& inputs) {
+    for_parts<Inputs<T>>(call, outputs.of_rows, [&](const Inputs<T>& inputs) {
       const Part& part = inputs.part;
       const auto slot = [&](int score) { return call.in(kAlong + score); };
       sc::Direction<T> along;
@@ -361,7 +206,7 @@ struct Along {
                                     along, result, inputs.given_weights());
       });
       store(part, out, derivative);
-      outputs.finish(inputs, tail);
+      finish(outputs, inputs, tail);
     });
   }
 };
@@ -377,7 +222,7 @@ struct Posteriors {
     const Operand& duration = call.out("duration", 3);
     const Operand& entropy = call.out("entropy", 1);
     const Operand& log_partition = call.out("log_partition", 1);
-    for_parts<T>(call, true, [&](const Inputs<T>& inputs) {
+    for_parts<Inputs<T>>(call, true, [&](const Inputs<T>& inputs) {
       const Part& part = inputs.part;
       std::vector<double> h(static_cast<std::size_t>(inputs.rows()));
       std::vector<double> z(h.size());
@@ -414,7 +259,7 @@ struct Viterbi {
     const Operand& label = call.out("label", 2);
     const Operand& labels = call.out("labels", 2);
     const std::int64_t ignore = call.attribute("ignore");
-    for_parts<T>(call, true, [&](const Inputs<T>& inputs) {
+    for_parts<Inputs<T>>(call, true, [&](const Inputs<T>& inputs) {
       std::vector<double> best_score(static_cast<std::size_t>(inputs.rows()));
       const sc::Segmentations best = decode(inputs, best_score);
       const Part& part = inputs.part;
@@ -455,55 +300,15 @@ struct Viterbi {
   }
 };
 
-Error* error(const CallFrame& frame, ErrorCode code, const char* message) {
-  ErrorArguments arguments{sizeof(ErrorArguments), nullptr, message, code};
-  return frame.api->create_error(&arguments);
-}
-
-/// XLA asks once what a handler was built for. The layout that is used here is that of all minor
-/// versions, so the answer is XLA's own.
-bool answers_question(const CallFrame& frame) {
-  if (frame.extensions == nullptr || frame.extensions->type != kMetadataExtension) return false;
-  Metadata& answer = *reinterpret_cast<MetadataExtension*>(frame.extensions)->metadata;
-  answer.version.major = 0;
-  answer.version.minor =
-      frame.api != nullptr && frame.api->version.major == 0 ? frame.api->version.minor : 1;
-  answer.traits = 0;
-  return true;
-}
-
-template <class What>
-Error* handle(CallFrame* frame) {
-  if (answers_question(*frame)) return nullptr;
-  try {
-    Call call(*frame);
-    if (call.in(kEmission).is(Type::kF64))
-      What::template run<double>(call);
-    else
-      What::template run<float>(call);
-    return nullptr;
-  } catch (const segfuse::Error& e) {
-    return error(*frame, ErrorCode::kInvalidArgument, e.what());
-  } catch (const std::exception& e) {
-    return error(*frame, ErrorCode::kInternal, e.what());
-  }
-}
-
-template <class What>
-nanobind::capsule capsule() {
-  Handler* const handler = &handle<What>;
-  return nanobind::capsule(reinterpret_cast<void*>(handler));
-}
-
 }  // namespace
 
 nanobind::dict handlers() {
   nanobind::dict all;
-  all["segfuse_crf_value"] = capsule<Value>();
-  all["segfuse_crf_gradients"] = capsule<Gradients>();
-  all["segfuse_crf_along"] = capsule<Along>();
-  all["segfuse_crf_posteriors"] = capsule<Posteriors>();
-  all["segfuse_crf_viterbi"] = capsule<Viterbi>();
+  all["segfuse_crf_value"] = capsule<OfScores<Value>>();
+  all["segfuse_crf_gradients"] = capsule<OfScores<Gradients>>();
+  all["segfuse_crf_along"] = capsule<OfScores<Along>>();
+  all["segfuse_crf_posteriors"] = capsule<OfScores<Posteriors>>();
+  all["segfuse_crf_viterbi"] = capsule<OfScores<Viterbi>>();
   return all;
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ranks import Groups
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # segfuse takes JAX arrays there only
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # what most tests expect; test_jax_gpu.py is apart
 
 SCORES = ("emission", "transition", "duration", "initial", "final", "start", "end")
 

@@ -305,3 +305,39 @@ def test_arrays_on_several_devices_are_named():
         [sys.executable, "-c", text], env={**os.environ, **flags}, capture_output=True, check=False
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_calls_on_a_gpu_are_lowered_without_one():
+    scores = scores_of()
+    step = jax.jit(jax.grad(lambda s: FUNCTIONS["loss"][0](**s).sum()))
+    text = step.trace(scores).lower(lowering_platforms=("cuda",)).as_text()
+    assert "segfuse_crf_gradients" in text
+    best = jax.jit(lambda s: sj.viterbi(**s)).trace(scores)
+    assert "segfuse_crf_viterbi_packed" in best.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 1), (1, 0), (0, 4)])
+def test_packed_segments_become_arrays(shape, monkeypatch):
+    """A GPU gives the segments of all rows one after the other."""
+    rng = np.random.default_rng(sum(shape))
+    scores = tuple(jnp.asarray(rng.normal(size=s)) for s in ((*shape, 2), (2, 2), (3, 2)))
+    lengths = np.minimum(LENGTHS[: shape[0]], shape[1])
+    expected = sj.viterbi(*scores, lengths=lengths)
+    best = segfuse.viterbi(*map(np.asarray, scores), lengths=lengths)
+
+    def packed(target, results, *_):
+        assert target == "segfuse_crf_viterbi_packed"
+        columns = (np.full(results[2].shape, 77, np.int32) for _ in range(3))
+        filled = []
+        for column, name in zip(columns, ("start", "duration", "label"), strict=True):
+            values = getattr(best, name)
+            column[: len(values)] = values
+            filled.append(jnp.asarray(column))
+        pointer = np.asarray(best.row_pointer, np.int64).view(np.int32).reshape(-1, 2)
+        return [expected.score, jnp.asarray(pointer), *filled]
+
+    monkeypatch.setattr(sj._calls, "_call", packed)
+    gaps = (None,) * 5
+    found = sj._calls._viterbi_packed((*scores, *gaps), jnp.asarray(lengths))
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(x, y)

@@ -12,7 +12,7 @@ from .._dtypes import dtype_name
 from .._errors import UsageError
 from .._numbers import need_plain
 from .base import ELSEWHERE, ON_HOST, Kind, NoArray
-from .jax import JaxKind
+from .jax import JaxKind, is_inside_jax
 from .numpy import NumpyKind, ScalarKind
 from .torch import SharedOutKind, TorchKind, derivative_of, need_layout, transforms_active
 
@@ -31,6 +31,7 @@ __all__ = [
     "derivative_of",
     "describe",
     "integers",
+    "is_inside_jax",
     "kind_of",
     "known",
     "library_of",

@@ -13,6 +13,11 @@ from .._errors import UsageError
 from .base import ELSEWHERE, Kind
 
 
+def is_inside_jax(array: Any) -> bool:
+    """Whether an array of JAX is a value of one of its transformations, without content."""
+    return isinstance(array, sys.modules["jax"].core.Tracer)
+
+
 class JaxKind(Kind):
     # What XLA on a CPU asks of memory that it is to use in place.
     _ALIGNMENT = 64
@@ -22,10 +27,11 @@ class JaxKind(Kind):
         return sys.modules["jax"]
 
     def _need_array(self, name: str, array: Any) -> None:
-        if isinstance(array, self._jax.core.Tracer):
+        if is_inside_jax(array):
             raise UsageError(
-                f"{name} is a value inside a JAX transformation; call segfuse outside jit, grad "
-                "and vmap, take the CRF's functions from segfuse.jax, or use jax.pure_callback"
+                f"{name} is a value inside a JAX transformation; there take the CRF's functions "
+                "from segfuse.jax, call compiled functions with it as an argument, or use "
+                "jax.pure_callback"
             )
         devices = len(array.sharding.device_set)
         if devices > 1:
@@ -35,7 +41,7 @@ class JaxKind(Kind):
             )
 
     def place(self, array: Any) -> int:
-        if isinstance(array, self._jax.core.Tracer):
+        if is_inside_jax(array):
             return ELSEWHERE
         try:
             return super().place(array)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._arrays import (
+    JAX,
     NUMPY,
     ON_HOST,
     SCALAR,
@@ -13,6 +14,7 @@ from .._arrays import (
     TRACED,
     Kind,
     describe,
+    is_inside_jax,
     kind_of,
     transforms_active,
 )
@@ -29,8 +31,8 @@ class Call:
     """The arguments of one call, flat."""
 
     __slots__ = (
-        "_ways", "axes", "exact_key", "kinds", "leaves", "structure", "traced", "used_names",
-        "wants_grad",
+        "_ways", "axes", "exact_key", "in_jax", "kinds", "leaves", "structure", "traced",
+        "used_names", "wants_grad",
     )  # fmt: skip
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -38,6 +40,8 @@ class Call:
         self.structure: Structure = flatten((args, kwargs), self.leaves)
         self.kinds: list[Kind] = []
         self.traced = False
+        self.in_jax = False
+        """Whether JAX traces: the arrays have no content yet."""
         self.wants_grad = False
         key: list[Any] = [self.structure]
         for leaf in self.leaves:
@@ -55,6 +59,7 @@ class Call:
                 place = ON_HOST if leaf.is_cpu else kind.place(leaf)
                 key += (kind, leaf.dtype, leaf.shape, place)
             else:
+                self.in_jax = self.in_jax or (kind is JAX and is_inside_jax(leaf))
                 key += (kind, leaf.dtype, leaf.shape, kind.place(leaf))
         self.exact_key = tuple(key)
         """What a ready call is found by."""

@@ -17,11 +17,11 @@ from .._arrays import STATIC, TORCH, describe, kind_of, known, signature_of, tra
 from .._errors import UsageError
 from .._numbers import whole
 from .._program.fusion import Fusion
-from . import autograd
+from . import autograd, in_jax
 from .bound import Bound, bind
 from .call import Call
 from .trace import OUTSIDE, Trace
-from .vjp import pulled_back, pushed_forward
+from .vjp import narrowed, pulled_back, pushed_forward
 
 _MOST_SIGNATURES = 4096
 _MANY_TRACES = 100
@@ -86,6 +86,8 @@ class Compiled:
         call = Call(args, kwargs)
         if call.traced:
             return self._function(*args, **kwargs)
+        if call.in_jax:
+            return in_jax.call(self, args, kwargs)
         bound = self._known_or_bound(call)
         next(self._calls)
         results = self._differentiable(bound, call) if call.wants_grad else bound.run(call.leaves)
@@ -146,6 +148,14 @@ class Compiled:
         """The derivatives of the results along tangents of the arguments."""
         return self._derived(pushed_forward(self._function))
 
+    def _narrowing(self, narrows: bool) -> Compiled:
+        """The function itself, or one whose results have at most 32 bits."""
+        return self._narrowed if narrows else self
+
+    @functools.cached_property
+    def _narrowed(self) -> Compiled:
+        return self._derived(narrowed(self._function))
+
     def _derived(self, function: Callable[..., Any]) -> Compiled:
         return _made_again(function, self._how, self._device)
 
@@ -184,7 +194,8 @@ class Compiled:
         for i, kind in enumerate(call.kinds):
             if kind is not STATIC:
                 signature_of(call.name(i), call.leaves[i])
-                kind.need_device(call.name(i), call.leaves[i])
+                if not call.in_jax:
+                    kind.need_device(call.name(i), call.leaves[i])
         with self._lock:
             known = self._classes.setdefault(call.class_key(), [])
             for trace in known:

@@ -40,6 +40,8 @@ class Trace:
             self.program = _native.Program(fusion._native, **how)
         self.check_numerics: bool = how["check_numerics"]
         self.runners: dict[int, _gpu.Runner] = {}
+        self.jax_calls: dict[str, int] = {}
+        """Numbers of XLA's calls, by their arrays."""
         self.dtypes = [value.dtype for value in fusion._outputs]
         fusion._numbers = None  # from here on it says nothing of sizes
 

@@ -9,8 +9,10 @@ from typing import Any
 from .. import _arrays, _native
 from .._dtypes import is_float
 from .._errors import UsageError
+from .._program.lift import as_value
+from .._program.sizes import Size
 from .._program.value import Value
-from .tree import flatten, unflatten
+from .tree import flatten, map_leaves, unflatten
 
 
 def differentiated(
@@ -38,6 +40,22 @@ def differentiated(
         return result, trees[0] if isinstance(argnums, int) else trees
 
     return both
+
+
+def narrowed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with results of 64 bits as ones of 32."""
+
+    def narrow(leaf: Any) -> Any:
+        if isinstance(leaf, Size):
+            leaf = as_value(leaf._fusion, leaf, "int64")
+        narrower = {"int64": "int32", "float64": "float32"}.get(getattr(leaf, "dtype", ""))
+        return leaf if narrower is None else leaf.astype(narrower)
+
+    @functools.wraps(function)
+    def function_of_32_bits(*args: Any, **kwargs: Any) -> Any:
+        return map_leaves(narrow, function(*args, **kwargs))
+
+    return function_of_32_bits
 
 
 def pulled_back(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -277,6 +277,11 @@ class Fusion:
                 f"found {_arrays.describe(array)} beside values of the Fusion {self.name!r}, "
                 "expected an input() for it"
             )
+        if _arrays.kind_of(array) is _arrays.JAX and _arrays.is_inside_jax(array):
+            raise UsageError(
+                "the function uses an array from outside that is a value inside a JAX "
+                "transformation; pass it as an argument"
+            )
         dtype, shape = _arrays.signature_of("an array from outside the function", array)
         value = self.input(f"outside_{len(self._captured)}", dtype, shape)
         self._captured[id(array)] = (array, value)

@@ -25,10 +25,13 @@ _NAMES = (*SCORES, "tail")
 _SLOTS = (*_NAMES, "lengths", "labels", "weights", *(f"along_{name}" for name in _NAMES))
 """What a call may be given; the bits of its attribute `given` are in this order, which the handlers
 know, too."""
+_PER_ROW = ("emission", "start", "end")
 _AXES = {"emission": 3, "duration": 2, "initial": 1, "final": 1, "start": 3, "end": 3, "tail": 1}
 
 for _name, _handler in _native.xla_handlers().items():
     jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
+for _name, _handler in _native.xla_device_handlers().items():
+    jax.ffi.register_ffi_target(_name, _handler, platform="CUDA")
 for _class in (Posteriors, Gradients):
     jax.tree_util.register_dataclass(_class, [f.name for f in fields(_class)], [])
 
@@ -114,9 +117,28 @@ _value.defvjp(_value_forward, _value_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _gradients(static: _Static, scores: _Scores, integers: Any, weights: Array) -> _Scores:
-    """Those of the weighted sum of the values."""
-    more = _named(integers) | {"weights": weights}
-    return _in_places(scores, _call("segfuse_crf_gradients", _like(scores), static, scores, more))
+    """Those of the weighted sum of the values; NaN where a weight that is not finite reaches."""
+
+    def on_host(scores: _Scores, integers: Any, weights: Array) -> _Scores:
+        more = _named(integers) | {"weights": weights}
+        gradients = _call("segfuse_crf_gradients", _like(scores), static, scores, more)
+        return _in_places(scores, gradients)
+
+    def on_device(scores: _Scores, integers: Any, weights: Array) -> _Scores:
+        finite = jnp.isfinite(weights)
+        gradients = on_host(scores, integers, jnp.where(finite, weights, 0))
+        by_row, all_rows = finite[:, None, None], finite.all()
+        return tuple(
+            None if x is None else _or_nan(by_row if name in _PER_ROW else all_rows, x)
+            for name, x in zip(_NAMES, gradients, strict=True)
+        )
+
+    return jax.lax.platform_dependent(scores, integers, weights, cpu=on_host, default=on_device)
+
+
+def _or_nan(keep: Array, x: Array) -> Array:
+    """NaN where `keep` is false. jnp.where would narrow x where JAX is set to."""
+    return jax.lax.select(jnp.broadcast_to(keep, x.shape), x, jax.lax.full_like(x, jnp.nan))
 
 
 def _gradients_forward(
@@ -288,9 +310,36 @@ def viterbi(
     """The best segmentation of each row, that of `segfuse.viterbi`. It has no derivative."""
     optional = {"initial": initial, "final": final, "start": start, "end": end, "tail": tail}
     scores = _scores_of(emission, transition, duration, optional)
-    integers = {"lengths": _integers("lengths", lengths, scores[0].shape[:1])}
-    rows = scores[0].shape[:1]
-    per_row = jax.ShapeDtypeStruct(rows, np.int32)
+    lengths = _integers("lengths", lengths, scores[0].shape[:1])
+    return jax.lax.platform_dependent(scores, lengths, cpu=_viterbi, default=_viterbi_packed)
+
+
+def _viterbi(scores: _Scores, lengths: Array | None) -> Decoded:
+    per_row = jax.ShapeDtypeStruct(scores[0].shape[:1], np.int32)
     per_frame = jax.ShapeDtypeStruct(scores[0].shape[:2], np.int32)
     results = [_rows(scores), per_row, *[per_frame] * 4]
-    return Decoded(*_call("segfuse_crf_viterbi", results, _Static(), scores, integers))
+    more = {"lengths": lengths}
+    return Decoded(*_call("segfuse_crf_viterbi", results, _Static(), scores, more))
+
+
+def _viterbi_packed(scores: _Scores, lengths: Array | None) -> Decoded:
+    """From the segments of all rows one after the other, as a GPU has them."""
+    batch, frames, _ = scores[0].shape
+    halves = jax.ShapeDtypeStruct((batch + 1, 2), np.int32)
+    column = jax.ShapeDtypeStruct((batch * frames,), np.int32)
+    results = [_rows(scores), halves, *[column] * 3]
+    more = {"lengths": lengths}
+    score, pointer, *columns = _call("segfuse_crf_viterbi_packed", results, _Static(), scores, more)
+    first, count = pointer[:-1, :1], jnp.diff(pointer[:, 0])  # the lower halves; there are no more
+    place = jnp.arange(frames)
+    inside = place < count[:, None]
+    start, duration, label = (
+        jnp.where(inside, column.at[first + place].get(mode="fill", fill_value=0), none)
+        for column, none in zip(columns, (0, 0, IGNORE), strict=True)
+    )
+    # The segment of a frame, by how many begin up to there.
+    rows = jnp.arange(batch)[:, None]
+    begins = jnp.zeros((batch, frames), np.int32).at[rows, start].add(inside.astype(np.int32))
+    of_frame = jnp.take_along_axis(label, jnp.maximum(jnp.cumsum(begins, 1) - 1, 0), axis=1)
+    labels = jnp.where(place < duration.sum(1)[:, None], of_frame, IGNORE)
+    return Decoded(score, count, start, duration, label, labels)

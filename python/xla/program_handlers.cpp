@@ -1,0 +1,210 @@
+#include <fmt/core.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "dtypes.h"
+#include "programs.h"
+#include "segfuse/context.h"
+#include "segfuse/device_function.h"
+#include "xla/call.h"
+#include "xla/frame.h"
+#include "xla/handlers.h"
+
+namespace segfuse::python::xla {
+namespace of_programs {
+namespace {
+
+Type type_for(DType dtype) {
+  switch (dtype) {
+    case DType::kBool: return Type::kPred;
+    case DType::kI32: return Type::kS32;
+    case DType::kI64: return Type::kS64;
+    case DType::kF16: return Type::kF16;
+    case DType::kBF16: return Type::kBF16;
+    case DType::kF32: return Type::kF32;
+    case DType::kF64: return Type::kF64;
+  }
+  throw InternalError("an element type without one of XLA");
+}
+
+struct Array {
+  DType dtype;
+  Shape shape;
+  bool as_bytes = false;  ///< an array from outside, which comes as a vector of bytes
+
+  std::int64_t size() const {
+    std::int64_t size = 1;
+    for (const std::int64_t extent : shape) size *= extent;
+    return size;
+  }
+  std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype); }
+
+  /// The address of a buffer that holds it.
+  void* in(const Buffer& buffer) const {
+    const bool fits = as_bytes
+                          ? buffer.type == Type::kU8 && buffer.rank == 1 &&
+                                buffer.extents[0] == static_cast<std::int64_t>(bytes())
+                          : buffer.type == type_for(dtype) &&
+                                std::vector(buffer.extents, buffer.extents + buffer.rank) == shape;
+    if (!fits) throw InternalError("a call by XLA has another array than its program");
+    return buffer.data;
+  }
+};
+
+/// A program with the arrays of a call.
+struct ProgramCall {
+  std::vector<Array> inputs;
+  std::vector<Array> outputs;
+  HostCall on_host;
+  Program program;
+
+  std::mutex mutex = {};
+  std::map<int, std::unique_ptr<DeviceFunction>> on_gpus = {};
+
+  void need_counts(const CallFrame& frame) const {
+    if (frame.arguments.count != static_cast<std::int64_t>(inputs.size()) ||
+        frame.results.count != static_cast<std::int64_t>(outputs.size()))
+      throw InternalError("a call by XLA has other arrays than its program");
+  }
+
+  void run_on_host(const CallFrame& frame) const {
+    need_counts(frame);
+    std::vector<Tensor> given;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      auto* data = static_cast<std::byte*>(inputs[i].in(*frame.arguments.values[i]));
+      given.push_back(inputs[i].size() == 0 ? Tensor(inputs[i].dtype, inputs[i].shape)
+                                            : Tensor::borrow(inputs[i].dtype, inputs[i].shape,
+                                                             std::shared_ptr<std::byte>(
+                                                                 std::shared_ptr<void>(), data)));
+    }
+    const std::vector<Tensor> made = on_host(given);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (made[i].shape() != outputs[i].shape || made[i].dtype() != outputs[i].dtype)
+        throw InternalError("a program gave another array to XLA than was expected");
+      void* const to = outputs[i].in(*frame.results.values[i]);
+      if (made[i].bytes() > 0) std::memcpy(to, made[i].data(), made[i].bytes());
+    }
+  }
+
+  DeviceFunction& function_on(int device) {
+    const std::lock_guard lock(mutex);
+    std::unique_ptr<DeviceFunction>& function = on_gpus[device];
+    if (function == nullptr)
+      function = std::make_unique<DeviceFunction>(program, fmt::format("cuda:{}", device),
+                                                  Context::process_default());
+    return *function;
+  }
+
+  /// Waits only if the program can find something wrong.
+  void run_on_gpu(const CallFrame& frame) {
+    need_counts(frame);
+    const auto all = [](const std::vector<Array>& arrays, Buffer* const* buffers) {
+      std::vector<ForeignArray> found(arrays.size());
+      for (std::size_t i = 0; i < arrays.size(); ++i) {
+        found[i].address = arrays[i].in(*buffers[i]);
+        found[i].dtype = arrays[i].dtype;
+        found[i].shape = arrays[i].shape;
+      }
+      return found;
+    };
+    DeviceFunction& function = function_on(device_of(frame));
+    function.run(all(inputs, frame.arguments.values), all(outputs, frame.results.values),
+                 stream_of(frame));
+    function.check();
+  }
+};
+
+/// Never forgotten: XLA may call a program as long as the process lives. The numbers are drawn,
+/// because compiled code that XLA has kept on disk must not find a program of another process.
+class ProgramCalls {
+ public:
+  static ProgramCalls& instance() {
+    static auto* const calls = new ProgramCalls;
+    return *calls;
+  }
+  std::int64_t add(std::unique_ptr<ProgramCall> call) {
+    const std::lock_guard lock(mutex_);
+    std::int64_t number = 0;
+    do number = static_cast<std::int64_t>(random_() >> 1);
+    while (calls_.contains(number));
+    calls_.emplace(number, std::move(call));
+    return number;
+  }
+  ProgramCall& at(std::int64_t number) {
+    const std::lock_guard lock(mutex_);
+    const auto found = calls_.find(number);
+    if (found == calls_.end())
+      throw UsageError(
+          "this code of XLA calls a segfuse program of another process; compile it again here");
+    return *found->second;
+  }
+
+ private:
+  static std::uint64_t seed() {
+    std::random_device device;
+    return std::uint64_t{device()} << 32 | device();
+  }
+  std::mutex mutex_;
+  std::mt19937_64 random_{seed()};
+  std::map<std::int64_t, std::unique_ptr<ProgramCall>> calls_;
+};
+
+template <bool kOnGpu>
+struct RunProgram {
+  static void call(const CallFrame& frame) {
+    ProgramCall& program = ProgramCalls::instance().at(attribute_of(frame, "call"));
+    if (kOnGpu)
+      program.run_on_gpu(frame);
+    else
+      program.run_on_host(frame);
+  }
+};
+
+using Description = std::tuple<std::string, Shape, bool>;
+
+std::vector<Array> arrays_of(const std::vector<Description>& described) {
+  std::vector<Array> arrays;
+  for (const auto& [dtype, shape, as_bytes] : described) {
+    for (const DTypeRow& row : kDTypes)
+      if (row.name == dtype) arrays.push_back({row.dtype, shape, as_bytes});
+  }
+  if (arrays.size() != described.size()) throw InternalError("an unknown element type");
+  return arrays;
+}
+
+std::int64_t add(nanobind::handle program, const std::vector<Description>& inputs,
+                 const std::vector<Description>& outputs) {
+  return ProgramCalls::instance().add(std::unique_ptr<ProgramCall>(new ProgramCall{
+      arrays_of(inputs), arrays_of(outputs), host_call_of(program), program_of(program)}));
+}
+
+}  // namespace
+}  // namespace of_programs
+
+void bind(nanobind::module_& m) {
+  using namespace nanobind::literals;
+  m.def("xla_handlers", &handlers);
+  m.def("xla_device_handlers", &device_handlers);
+  m.def(
+      "xla_program_handler",
+      [](bool on_gpu) {
+        return on_gpu ? capsule<of_programs::RunProgram<true>>()
+                      : capsule<of_programs::RunProgram<false>>();
+      },
+      "on_gpu"_a);
+  // The number of a call, its attribute `call`: a Program for arrays of these element types and
+  // shapes. An array may come as a vector of its bytes, since JAX may narrow 64-bit numbers.
+  m.def("xla_program", &of_programs::add, "program"_a, "inputs"_a, "outputs"_a);
+}
+
+}  // namespace segfuse::python::xla
