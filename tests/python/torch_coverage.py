@@ -18,20 +18,31 @@ from segfuse.torch._compile import backend, table
 
 MOST = 1  # samples of each operation and type
 DTYPES = (torch.float32, torch.int64)
-HEAD = """# Operations of PyTorch in parts of segfuse
+HEAD = """# PyTorch operations that segfuse compiles
 
-`tests/python/torch_coverage.py` writes this file. Samples are PyTorch's own (OpInfo; of each operation
-and element type the first {most}: {dtypes}), with results and all gradients, on the CPU, through
-AOTAutograd with parts of one operation. A sample is *right* if parts ran it and the results are
-within tolerances, *left* if no part ran any of it, and *skipped* if PyTorch cannot trace it, has no
-dense tensors there, or gives another result with its own decompositions. PyTorch {version}.
+[`torch.compile(backend="segfuse")`](torch_compile.md) and [Thunder](thunder.md) compile those parts
+of a PyTorch program that consist of the ATen operations in the second table. PyTorch runs all other
+operations. `tests/python/torch_coverage.py` tests these operations and writes this page.
+
+The test takes functions of PyTorch with PyTorch's own samples of their arguments (OpInfo): at most
+{most} for each function and element type ({dtypes}). Functions that draw random numbers are left
+out. AOTAutograd decomposes a function and its gradients into ATen operations, and segfuse compiles
+those that it supports, on the CPU. (Here a part may be a single operation.) The results and all
+gradients are compared with those of eager PyTorch {version}. A sample counts as
+
+- *right* if segfuse ran at least one of its operations, and the results are within tolerances;
+- *left to PyTorch* if segfuse ran none of its operations;
+- *skipped* if PyTorch cannot trace it, if a tensor is not dense, or if PyTorch's own decompositions
+  already change the result;
+- *wrong* otherwise.
 
 | samples of {functions} functions | right | left to PyTorch | skipped | wrong |
 |---|---|---|---|---|
 | {total} | {right} | {left} | {skipped} | {wrong} |
 
-The next table has the supported operations (after decomposition), with the number of samples in
-which each ran:
+The second table lists the supported operations. "Samples" is the number of right samples in which
+segfuse ran the operation. "Computes in" is the type of elementwise arithmetic, after PyTorch's type
+promotion. If 16-bit floats are computed in float32, the result is rounded once.
 
 | operation | samples | computes in |
 |---|---|---|
@@ -54,8 +65,8 @@ def main():
         dtypes=", ".join(table.name_of(d) for d in DTYPES),
     )  # fmt: skip
     types = {table.Types.ANY: "", table.Types.RESULT: "the operands' type",
-             table.Types.WIDE: "the same, 16-bit floats in float32",
-             table.Types.FLOAT: "a float type, 16-bit floats in float32"}  # fmt: skip
+             table.Types.WIDE: "the operands' type; 16-bit floats in float32",
+             table.Types.FLOAT: "float32 or float64"}  # fmt: skip
     assert backend.decompositions()
     for op in sorted(table.TABLE, key=str):
         text += f"| `{op}` | {ran[op]} | {types[table.TABLE[op].types]} |\n"

@@ -25,12 +25,15 @@ std::vector<ConfigurationKey> configuration_keys() {
 std::string configuration_page() {
   std::string page =
       "# Configuration\n\n"
-      "This page lists every key of a training's TOML file, as `segfuse config` does. (`segfuse "
-      "config\n"
-      "--markdown` writes it.) `--set section.key=value` overrides the file, `segfuse train FILE\n"
-      "--print-config` prints the resulting configuration, and `segfuse init FOLDER` writes a "
-      "file\n"
-      "for a folder of recordings.\n";
+      "This page lists every key of a training's TOML file. `segfuse config` prints the same list, "
+      "and\n"
+      "`segfuse config --markdown` this page. `segfuse init FOLDER` writes a file for a folder of\n"
+      "recordings, `--set section.key=value` overrides the file, and `segfuse train FILE "
+      "--print-config`\n"
+      "prints the resulting configuration.\n\n"
+      "[data.md](data.md), [features.md](features.md), [training.md](training.md) and\n"
+      "[measures.md](measures.md) explain the settings, and [glossary.md](glossary.md) the "
+      "terms.\n";
   std::string section = "none";
   for (const ConfigurationKey& key : configuration_keys()) {
     const std::size_t dot = key.name.find('.');
