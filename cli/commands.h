@@ -122,8 +122,8 @@ std::string command_line();
 
 /// The option --channel of every command that decodes.
 inline constexpr const char* kChannel =
-    "Channel of files with several: a number from 0 on, \"mean\" or \"stack\"; default: that of "
-    "the training";
+    "Channel to read from files that have several: a number from 0 on, \"mean\" or \"stack\"; "
+    "default: that of the training";
 
 /// The model of every command that takes one.
 inline constexpr const char* kModel =

@@ -39,11 +39,11 @@ void add_folder_choice(Command command, FolderChoice& choice) {
   std::string names;
   for (const std::string& name : preset_names()) names += (names.empty() ? "" : ", ") + name;
   command.option("--preset", choice.preset,
-                 "Of a folder: " + names + "; default: the one that fits best");
-  command.option("--tier", choice.tier, "Tier of label files that have several");
+                 "Preset for a folder: " + names + "; default: the one that fits best");
+  command.option("--tier", choice.tier, "Tier to read from label files that have several tiers");
   command.option("--group", choice.group,
-                 "Keep recordings of a speaker or animal in one set: folder, a column of the "
-                 "manifest, or an expression as ^(bird[0-9]+)_");
+                 "Keep all recordings of a speaker or animal in one set: folder, a column of the "
+                 "manifest, or a regular expression such as ^(bird[0-9]+)_");
   command.option(
       "--frame-rate", choice.frame_rate,
       "Rows per second of recordings that are not audio; default: derived from their labels");

@@ -43,7 +43,7 @@ std::shared_ptr<Arguments> add_arguments(Command command) {
   command.option("--set", training.overrides, "Override one setting of all runs")
       .takes_one_at_a_time();
   command.option("--init", training.init,
-                 "Start every run from the weights of this model, as in train");
+                 "Start every run from the weights of this model, as train --init does");
   command.option("--folds", arguments->study.folds,
                  "Number of folds of the recordings; each is the test set once");
   command

@@ -340,7 +340,8 @@ void add_compare(Command app, Common& common) {
   command.option(
       "--system-a", options->first_system,
       "System of a training with --compare, as softmax_cleaned; default: the training's own head");
-  command.option("--system-b", options->second_system, "The same for the second run");
+  command.option("--system-b", options->second_system,
+                 "System of the second run, as for --system-a");
   command.option("--out", options->out, "Directory for compare.json and compare.html");
   command.footer(
       "\nExamples:\n  segfuse compare out/ecg out/ecg-wider\n"

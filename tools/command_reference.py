@@ -15,8 +15,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = "docs/commands.md"
 HEAD = """# Commands and options
 
-Every command with its options, as `--help` prints them (`tools/command_reference.py` writes this
-page). How they are used: [command_line.md](command_line.md).
+This page lists every command with its options, as `--help` prints them
+(`tools/command_reference.py` writes it). [command_line.md](command_line.md) shows the commands in
+use, and `segfuse COMMAND --help` gives examples. [glossary.md](glossary.md) explains terms such as
+*tier* and *rank*.
 """
 SECTION = re.compile(r"^(Positionals|Options|Subcommands|Options of all commands):$", re.IGNORECASE)
 COMMON = "options of all commands"
@@ -59,6 +61,13 @@ def default_of(left):
     return (found.group(1) or found.group(2)) if found else ""
 
 
+def choices_of(left, meaning):
+    """The values of an option that takes one of a few, if its meaning does not name them."""
+    found = re.search(r"[A-Z]:\{([^}]*)\}", left)
+    names = found.group(1).split(",") if found else []
+    return [] if all(re.search(rf"\b{name}\b", meaning) for name in names) else names
+
+
 def commands_of(command, words=()):
     """(words, help text) of each command, in the order of the help."""
     text = help_of(command, words)
@@ -89,6 +98,8 @@ def _table(rows):
     for left, meaning in rows:
         names = ", ".join(f"`{name}`" for name in names_of(left))
         default = f"`{default_of(left)}`" if default_of(left) else ""
+        if choices := choices_of(left, meaning):
+            meaning += f"; values: {', '.join(choices)}"
         lines.append(f"| {names} | {default} | {_cell(meaning)} |")
     return "\n".join(lines) + "\n"
 

@@ -110,7 +110,7 @@ void add_doctor_fork(Command doctor, Common& common) {
       .required();
   const Option html =
       command.option("--html", arguments->html, "Write a page with a map to this file");
-  command.flag("--all", arguments->all, "List benign regions one by one, too");
+  command.flag("--all", arguments->all, "Also list benign regions one by one");
   Option watch =
       command.flag("--watch", arguments->watch, "Read the process repeatedly and print changes");
   command.option("--interval", arguments->interval, "Seconds between two readings [1]")

@@ -103,7 +103,7 @@ void add_numerics(Command doctor, Common& common) {
               "PyTorch, whose output goes to stderr")
       .required();
   command.flag("--statistics", arguments->statistics,
-               "Of a command: print the largest magnitudes of each step");
+               "For a command: print the largest magnitudes of each step");
   command.option("--size", arguments->sizes, "A value of a size, as B=32 (may be repeated)");
   command
       .option("--seed", arguments->options.seed, "Seed of inputs for which the file has no values")
@@ -112,18 +112,18 @@ void add_numerics(Command doctor, Common& common) {
   command.option("--write", arguments->program,
                  "Write the smallest program that shows the first finding to this file (.sf)");
   TrainingNumericsOptions& training = arguments->training;
-  command.option("--data", training.data, "Of a training: manifest or directory");
+  command.option("--data", training.data, "For a training: manifest or directory");
   add_allow_commands(command, training.allow_commands);
-  command.option("--set", training.overrides, "Of a training: override one setting")
+  command.option("--set", training.overrides, "For a training: override one setting")
       .takes_one_at_a_time();
   command.option("--model", training.model,
-                 "Of a training: use the parameters of this model instead of initial parameters");
+                 "For a training: use the parameters of this model instead of initial parameters");
   command
       .option("--sequences", training.sequences,
-              "Of a training: recordings of the first batch; 0 takes all")
+              "For a training: recordings of the first batch; 0 takes all")
       .shows_default();
   command
-      .option("--frames", training.frames, "Of a training: frames of each recording; 0 takes all")
+      .option("--frames", training.frames, "For a training: frames of each recording; 0 takes all")
       .shows_default();
   command.footer(
       "\nExamples:\n  segfuse doctor numerics examples/layer_norm.sf --size B=4\n"

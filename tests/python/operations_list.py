@@ -15,10 +15,10 @@ KINDS = {
     "elementary": "Elementary functions",
     "reductions": "Reductions",
     "statistics": "Statistics",
-    "ordered": "In order: running results, sorting, quantiles, random draws",
+    "ordered": "Running results, sorting, quantiles, random draws",
     "shapes": "Shapes",
-    "arranged": "Stacks, parts, diagonals, grids",
-    "creation": "New values",
+    "arranged": "Stacking, splitting, diagonals, grids",
+    "creation": "New arrays",
     "products": "Products",
     "linear": "Products over axes, norms, polynomials",
     "layers": "Softmax, norms, dropout",
@@ -27,11 +27,15 @@ KINDS = {
 
 HEAD = """# Operations
 
-`segfuse.ops` has these functions (`tests/python/operations_list.py` writes this file). Functions
-with a NumPy name behave as in NumPy, with two exceptions: element types are promoted as in JAX, and
-results whose shape would depend on content are refused. `tests/python/numpy_table.py` compares them
-with NumPy in values, shapes and gradients. Call them on values of a program; NumPy's functions of
-the same names call them for such values.
+This page lists all functions of `segfuse.ops` by kind (`tests/python/operations_list.py` writes
+it). They are for functions that `segfuse.compile` traces ([python_compile.md](python_compile.md)):
+call them on the symbolic arrays there. On symbolic arrays, NumPy's functions of the same names
+call them, so `np.exp(x)` is the same as `segfuse.ops.exp(x)`.
+
+A function with a NumPy name behaves as in NumPy, with two exceptions: element types are promoted as
+in JAX, and functions whose result has a shape that depends on the content of an array
+[are refused](#refused). `tests/python/numpy_table.py` compares the functions with NumPy in values,
+shapes and gradients. The others are described by their docstrings and in [ir.md](ir.md).
 """
 
 
@@ -62,12 +66,13 @@ def text():
         rest -= names
         parts.append(f"## {title}\n\n{listed(names)}\n")
     parts.append(
-        "## Of numbers\n\nNumPy's own, whose arrays are constants of a program:\n\n"
-        f"{listed(rest)}\n"
+        "## Constants\n\nThese are NumPy's own functions. Arrays that they return are constants of "
+        f"the program:\n\n{listed(rest)}\n"
     )
     parts.append(
-        "## Refused\n\nThe shape of the result depends on content, or an argument is changed in "
-        f"place:\n\n{listed(sf._REFUSED)}\n"
+        "## Refused\n\nThese NumPy functions raise an error, because the shape of the result "
+        "depends on the content of an\narray, or because an argument is changed in place:\n\n"
+        f"{listed(sf._REFUSED)}\n"
     )
     return "\n".join(parts)
 
