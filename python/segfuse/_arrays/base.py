@@ -53,7 +53,7 @@ class Kind:
         if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) != 1:
             raise UsageError(
                 f"{name} is a {type(array).__name__} on a device; on GPUs segfuse takes PyTorch "
-                "tensors; move it to the CPU or to PyTorch"
+                "tensors, and segfuse.jax arrays of JAX; move it to the CPU or to PyTorch"
             )
         return array
 
