@@ -119,7 +119,7 @@ class Tiled {
   ThreadPool& pool_;
   const AttentionPlan& plan_;
   const AttentionArrays<T>& in_;
-  const AttentionKernels<T>& kernels_;
+  const AttentionKernels<T> kernels_;
   std::int64_t row_tiles_, column_tiles_;
   bool skips_;
 };

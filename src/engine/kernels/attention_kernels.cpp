@@ -65,15 +65,27 @@ HWY_INLINE std::int64_t filled_up(T* s, std::int64_t columns, std::int64_t lanes
   return end;
 }
 
+/// Partial sums of 64 bytes, whatever the width of the machine's vectors is: the same bits.
+template <class T>
+inline constexpr std::int64_t kParts = 64 / sizeof(T);
+
+template <class T>
+T sum_of_parts(T* part) {
+  for (std::int64_t half = kParts<T> / 2; half > 0; half /= 2)
+    for (std::int64_t k = 0; k < half; ++k) part[k] += part[k + half];
+  return part[0];
+}
+
 template <class T>
 void weigh(std::int64_t rows, std::int64_t columns, T scale, T* s, T* most, T* sum, T* factor) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const hn::CappedTag<T, kParts<T>> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(hn::CappedTag<T, kParts<T>>());
+  constexpr std::int64_t kVectors = kParts<T> / kLanes;
   const auto factors = hn::Set(d, scale);
   for (std::int64_t i = 0; i < rows; ++i, s += kTileColumns) {
-    const std::int64_t end = filled_up(s, columns, lanes, std::copysign(kLowest<T>, -scale));
+    const std::int64_t end = filled_up(s, columns, kParts<T>, std::copysign(kLowest<T>, -scale));
     auto greatest = hn::Set(d, kLowest<T>);
-    for (std::int64_t j = 0; j < end; j += lanes)
+    for (std::int64_t j = 0; j < end; j += kLanes)
       greatest = hn::Max(greatest, hn::Mul(hn::LoadU(d, s + j), factors));
     const T before = most[i];
     const T now = std::max(before, hn::GetLane(hn::MaxOfLanes(d, greatest)));
@@ -81,16 +93,22 @@ void weigh(std::int64_t rows, std::int64_t columns, T scale, T* s, T* most, T* s
     const T from = std::isfinite(before) ? before : T(0);
     const T to = std::isfinite(now) ? now : T(0);
     const auto reference = hn::Set(d, to);
-    auto all = hn::Zero(d);
-    for (std::int64_t j = 0; j < end; j += lanes) {
-      // Rounded as for the greatest: the exact product may lie far above that of large scores.
-      const auto x = hn::Mul(hn::LoadU(d, s + j), factors);
-      const auto p = power(d, hn::Sub(x, reference));
-      hn::StoreU(p, d, s + j);
-      all = hn::Add(all, p);
+    hn::Vec<decltype(d)> all[kVectors];
+    for (auto& vector : all) vector = hn::Zero(d);
+    for (std::int64_t j = 0; j < end; j += kParts<T>) {
+#pragma GCC unroll 16
+      for (std::int64_t v = 0; v < kVectors; ++v) {
+        // Rounded as for the greatest: the exact product may lie far above that of large scores.
+        const auto x = hn::Mul(hn::LoadU(d, s + j + v * kLanes), factors);
+        const auto p = power(d, hn::Sub(x, reference));
+        hn::StoreU(p, d, s + j + v * kLanes);
+        all[v] = hn::Add(all[v], p);
+      }
     }
+    HWY_ALIGN T parts[kParts<T>];
+    for (std::int64_t v = 0; v < kVectors; ++v) hn::Store(all[v], d, parts + v * kLanes);
     factor[i] = before == kLowest<T> ? T(0) : before == now ? T(1) : std::exp(from - to);
-    sum[i] = sum[i] * factor[i] + hn::GetLane(hn::SumOfLanes(d, all));
+    sum[i] = sum[i] * factor[i] + sum_of_parts(parts);
     most[i] = now;
   }
 }
@@ -146,15 +164,13 @@ HWY_EXPORT(kernels_f64);
 }  // namespace
 
 template <>
-const AttentionKernels<float>& attention_kernels<float>() {
-  static const AttentionKernels<float> kernels = HWY_DYNAMIC_DISPATCH(kernels_f32)();
-  return kernels;
+AttentionKernels<float> attention_kernels<float>() {
+  return HWY_DYNAMIC_DISPATCH(kernels_f32)();
 }
 
 template <>
-const AttentionKernels<double>& attention_kernels<double>() {
-  static const AttentionKernels<double> kernels = HWY_DYNAMIC_DISPATCH(kernels_f64)();
-  return kernels;
+AttentionKernels<double> attention_kernels<double>() {
+  return HWY_DYNAMIC_DISPATCH(kernels_f64)();
 }
 
 }  // namespace segfuse::engine

@@ -38,6 +38,6 @@ struct AttentionKernels {
 
 /// Those of this processor.
 template <class T>
-const AttentionKernels<T>& attention_kernels();
+AttentionKernels<T> attention_kernels();
 
 }  // namespace segfuse::engine

@@ -74,27 +74,35 @@ struct Smallest {
   }
 };
 
-/// Four vectors of partial results, then a tree: at most 512 elements, at least one vector.
+/// Four rows of 64 bytes of partial results, then a tree: at most 512 elements. The number of
+/// partial results does not depend on the width of the machine's vectors, so the bits do not
+/// either.
 template <class T, class F>
 HWY_INLINE T reduce_block(const T* x, std::int64_t n, T identity, F f) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  auto v0 = hn::Set(d, identity);
-  auto v1 = v0;
-  auto v2 = v0;
-  auto v3 = v0;
+  constexpr std::int64_t kRow = 64 / sizeof(T);
+  constexpr std::int64_t kRows = 4;
+  const hn::CappedTag<T, kRow> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(hn::CappedTag<T, kRow>());
+  constexpr std::int64_t kVectors = kRow / kLanes;  // of a row
+  hn::Vec<decltype(d)> part[kRows][kVectors];
+  for (auto& row : part)
+    for (auto& vector : row) vector = hn::Set(d, identity);
   std::int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    v0 = f(v0, hn::LoadU(d, x + i));
-    v1 = f(v1, hn::LoadU(d, x + i + lanes));
-    v2 = f(v2, hn::LoadU(d, x + i + 2 * lanes));
-    v3 = f(v3, hn::LoadU(d, x + i + 3 * lanes));
+  for (; i + kRows * kRow <= n; i += kRows * kRow) {
+#pragma GCC unroll 4
+    for (std::int64_t r = 0; r < kRows; ++r)
+#pragma GCC unroll 16
+      for (std::int64_t v = 0; v < kVectors; ++v)
+        part[r][v] = f(part[r][v], hn::LoadU(d, x + i + r * kRow + v * kLanes));
   }
-  for (; i + lanes <= n; i += lanes) v0 = f(v0, hn::LoadU(d, x + i));
-  v0 = f(f(v0, v1), f(v2, v3));
-  HWY_ALIGN T all[HWY_MAX_BYTES / sizeof(T)];
-  hn::Store(v0, d, all);
-  for (std::int64_t half = lanes / 2; half > 0; half /= 2)
+  for (; i + kRow <= n; i += kRow)
+#pragma GCC unroll 16
+    for (std::int64_t v = 0; v < kVectors; ++v)
+      part[0][v] = f(part[0][v], hn::LoadU(d, x + i + v * kLanes));
+  HWY_ALIGN T all[kRow];
+  for (std::int64_t v = 0; v < kVectors; ++v)
+    hn::Store(f(f(part[0][v], part[1][v]), f(part[2][v], part[3][v])), d, all + v * kLanes);
+  for (std::int64_t half = kRow / 2; half > 0; half /= 2)
     for (std::int64_t k = 0; k < half; ++k) all[k] = F::scalar(all[k], all[k + half]);
   T result = all[0];
   for (; i < n; ++i) result = F::scalar(result, x[i]);

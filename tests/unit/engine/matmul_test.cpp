@@ -4,7 +4,6 @@
 #include "engine/exec/matmul.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "support/vector_widths.h"
 
 namespace segfuse::engine {
 namespace {
@@ -187,17 +187,8 @@ TYPED_TEST(Products, HaveTheSameBitsOnAllProcessorsThatFuse) {
   Stored<TypeParam> a(75, 530, false, 0, this->rng_);
   Stored<TypeParam> b(530, 91, true, 0, this->rng_);
   const std::vector<TypeParam> best = multiplied(this->pool_, a, b);
-  int tried = 0;
-  const std::int64_t supported = hwy::SupportedTargets();
-  for (const std::int64_t target : {HWY_AVX3, HWY_AVX2}) {
-    if ((supported & target) == 0) continue;
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    EXPECT_EQ(multiplied(this->pool_, a, b), best) << hwy::TargetName(target);
-    ++tried;
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  const int tried = segfuse::testing::for_each_vector_width(
+      [&](const char* name) { EXPECT_EQ(multiplied(this->pool_, a, b), best) << name; });
   if (tried == 0) GTEST_SKIP() << "this processor has one kind of vectors";
 }
 
