@@ -341,3 +341,39 @@ def test_packed_segments_become_arrays(shape, monkeypatch):
     found = sj._calls._viterbi_packed((*scores, *gaps), jnp.asarray(lengths))
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+def test_rows_over_devices_in_shard_map():
+    """What is the same on all devices gets the sum of its gradients; results are not taken to be
+    the same."""
+    text = textwrap.dedent("""
+        import jax, numpy as np, segfuse, segfuse.jax as sj
+        from jax import numpy as jnp
+        P = jax.sharding.PartitionSpec
+        mesh = jax.sharding.Mesh(np.array(jax.devices()), ("rows",))
+        rng = np.random.default_rng(0)
+        e, t, d = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((4, 9, 3), (3, 3), (4, 3)))
+        layer = segfuse.compile(lambda x, w: x @ w)
+        whole = lambda e, t, d: sj.log_partition(layer(e, t), t, d)
+        parts = jax.shard_map(whole, mesh=mesh, in_specs=(P("rows"), P(), P()), out_specs=P("rows"))
+        np.testing.assert_allclose(jax.jit(parts)(e, t, d), whole(e, t, d), rtol=1e-6)
+        by = lambda f: jax.jit(jax.grad(lambda *a: (f(*a) ** 2).sum(), (0, 1, 2)))(e, t, d)
+        for x, y in zip(by(parts), by(whole), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+        best = jax.shard_map(lambda e, t, d: sj.viterbi(e, t, d).labels, mesh=mesh,
+                             in_specs=(P("rows"), P(), P()), out_specs=P("rows"))
+        np.testing.assert_array_equal(jax.jit(best)(e, t, d), sj.viterbi(e, t, d).labels)
+        for f in (whole, lambda e, t, d: layer(e, t)[0, 0]):
+            same = jax.shard_map(f, mesh=mesh, in_specs=(P("rows"), P(), P()), out_specs=P())
+            try:
+                jax.jit(same)(e, t, d)
+            except ValueError as error:
+                assert "rows" in str(error), error
+            else:
+                raise AssertionError
+    """)
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(
+        [sys.executable, "-c", text], env={**os.environ, **flags}, capture_output=True, check=False
+    )
+    assert run.returncode == 0, run.stderr.decode()

@@ -12,7 +12,7 @@ from .._dtypes import dtype_name
 from .._errors import UsageError
 from .._numbers import need_plain
 from .base import ELSEWHERE, ON_HOST, Kind, NoArray
-from .jax import JaxKind, is_inside_jax
+from .jax import JaxKind, is_inside_jax, made_alike, results_like
 from .numpy import NumpyKind, ScalarKind
 from .torch import SharedOutKind, TorchKind, derivative_of, need_layout, transforms_active
 
@@ -35,8 +35,10 @@ __all__ = [
     "kind_of",
     "known",
     "library_of",
+    "made_alike",
     "need_layout",
     "readable",
+    "results_like",
     "signature_of",
     "transforms_active",
 ]

@@ -18,6 +18,37 @@ def is_inside_jax(array: Any) -> bool:
     return isinstance(array, sys.modules["jax"].core.Tracer)
 
 
+def _axes_of(array: Any) -> frozenset[Any]:
+    """The axes of a mesh along which an array inside jax.shard_map differs."""
+    jax = sys.modules["jax"]
+    aval = jax.typeof(array) if hasattr(jax, "typeof") else None
+    manual = getattr(aval, "manual_axis_type", None)
+    return frozenset(manual.varying if manual is not None else getattr(aval, "vma", ()))
+
+
+def made_alike(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays (or None) of one call, all differing along the same axes inside jax.shard_map.
+    JAX adds up the gradients of those that did not."""
+    axes = frozenset[Any]().union(*(_axes_of(x) for x in arrays if x is not None))
+    return [None if x is None else _differing(x, axes) for x in arrays]
+
+
+def results_like(array: Any, results: Sequence[Any]) -> list[Any]:
+    """What a custom call has given, whose arguments were made alike; `array` is one of them. JAX
+    takes results of custom calls to be the same everywhere."""
+    return [_differing(x, _axes_of(array)) for x in results]
+
+
+def _differing(array: Any, axes: frozenset[Any]) -> Any:
+    missing = tuple(axes - _axes_of(array)) if axes else ()
+    if not missing:
+        return array
+    lax = sys.modules["jax"].lax
+    if hasattr(lax, "pcast"):
+        return lax.pcast(array, missing, to="varying")
+    return lax.pvary(array, missing)
+
+
 class JaxKind(Kind):
     # What XLA on a CPU asks of memory that it is to use in place.
     _ALIGNMENT = 64

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _native
-from .._arrays import JAX, NUMPY, SCALAR, STATIC, describe, kind_of
+from .._arrays import (
+    JAX,
+    NUMPY,
+    SCALAR,
+    STATIC,
+    describe,
+    kind_of,
+    made_alike,
+    results_like,
+)
 from .._errors import UsageError
 from .call import Call
 from .tree import unflatten
@@ -33,7 +42,7 @@ def call(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     given = Call(args, kwargs)
     leaves = [_as_jax(given.name(i), leaf) for i, leaf in enumerate(given.leaves)]
     site = _Site(compiled._narrowing(_narrows()), given, leaves)
-    results = _function()(site, *(leaves[i] for i in site.places))
+    results = _function()(site, *made_alike([leaves[i] for i in site.places]))
     return site.whole(list(results))
 
 
@@ -101,9 +110,9 @@ class _Site:
             jax.ShapeDtypeStruct(shape, jax.numpy.dtype(dtype)) for dtype, shape, _ in outputs
         ]
         run = jax.ffi.ffi_call("segfuse_program", results, vmap_method="sequential")
-        return tuple(
-            run(*arrays, *(array for *_, array in outside), call=np.int64(trace.jax_calls[key]))
-        )
+        constants = (array for *_, array in outside)
+        found = run(*arrays, *constants, call=np.int64(trace.jax_calls[key]))
+        return tuple(results_like(arrays[0], found))
 
     def whole(self, results: list[Any]) -> Any:
         trace = self._trace

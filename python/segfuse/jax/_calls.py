@@ -11,6 +11,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from .. import _native
+from .._arrays import made_alike, results_like
 from .._errors import UsageError
 from .._numbers import need_plain, whole
 from ..crf import IGNORE, Gradients, Posteriors
@@ -78,7 +79,9 @@ def _call(
         "split": static.split,
     }
     call = jax.ffi.ffi_call(target, results, vmap_method="expand_dims")
-    return call(*(x for _, x in operands), **{k: np.int64(v) for k, v in numbers.items()})
+    found = call(*(x for _, x in operands), **{k: np.int64(v) for k, v in numbers.items()})
+    whole = results_like(scores[0], jax.tree.leaves(found))
+    return whole if isinstance(found, (list, tuple)) else whole[0]
 
 
 def _like(scores: _Scores) -> list[Any]:
@@ -208,6 +211,16 @@ def _integers(name: str, values: Any, shape: tuple[int, ...]) -> Array | None:
     return array
 
 
+def _alike(
+    scores: _Scores, lengths: Any, labels: Any = None
+) -> tuple[_Scores, Array | None, Array | None]:
+    """The inputs of a call, checked."""
+    frames = scores[0].shape[:2]
+    integers = _integers("lengths", lengths, frames[:1]), _integers("labels", labels, frames)
+    *made, by_row, by_frame = made_alike([*scores, *integers])
+    return tuple(made), by_row, by_frame
+
+
 def log_partition(
     emission: Any,
     transition: Any,
@@ -234,7 +247,7 @@ def log_partition(
     """
     optional = {"initial": initial, "final": final, "start": start, "end": end, "tail": tail}
     scores = _scores_of(emission, transition, duration, optional)
-    lengths = _integers("lengths", lengths, scores[0].shape[:1])
+    scores, lengths, _ = _alike(scores, lengths)
     return _value(_Static(), scores, (lengths, None))
 
 
@@ -266,8 +279,7 @@ def loss(
     scores = _scores_of(emission, transition, duration, optional)
     if labels is None:
         raise UsageError("labels is None, expected (B, T) integers")
-    gold = _integers("labels", labels, scores[0].shape[:2])
-    lengths = _integers("lengths", lengths, scores[0].shape[:1])
+    scores, lengths, gold = _alike(scores, lengths, labels)
     return _value(_Static(whole("ignore", ignore), split_of(long_runs)), scores, (lengths, gold))
 
 
@@ -286,13 +298,15 @@ def posteriors(
     """Probabilities under the model, as `segfuse.posteriors`. A pytree; it has no derivative."""
     optional = {"initial": initial, "final": final, "start": start, "end": end, "tail": tail}
     scores = _scores_of(emission, transition, duration, optional)
-    integers = {"lengths": _integers("lengths", lengths, scores[0].shape[:1])}
+    scores, lengths, _ = _alike(scores, lengths)
     (batch, frames, classes), dtype = scores[0].shape, scores[0].dtype
     by_frame = jax.ShapeDtypeStruct((batch, frames, classes), dtype)
     boundary = jax.ShapeDtypeStruct((batch, frames), dtype)
     by_duration = jax.ShapeDtypeStruct((batch, scores[2].shape[0], classes), dtype)
     results = [*[by_frame] * 3, boundary, by_duration, _rows(scores), _rows(scores)]
-    return Posteriors(*_call("segfuse_crf_posteriors", results, _Static(), scores, integers))
+    return Posteriors(
+        *_call("segfuse_crf_posteriors", results, _Static(), scores, {"lengths": lengths})
+    )
 
 
 def viterbi(
@@ -310,7 +324,7 @@ def viterbi(
     """The best segmentation of each row, that of `segfuse.viterbi`. It has no derivative."""
     optional = {"initial": initial, "final": final, "start": start, "end": end, "tail": tail}
     scores = _scores_of(emission, transition, duration, optional)
-    lengths = _integers("lengths", lengths, scores[0].shape[:1])
+    scores, lengths, _ = _alike(scores, lengths)
     return jax.lax.platform_dependent(scores, lengths, cpu=_viterbi, default=_viterbi_packed)
 
 
