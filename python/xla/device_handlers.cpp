@@ -194,6 +194,19 @@ struct Gradients {
   }
 };
 
+struct Weighted {
+  template <class T>
+  static void run(Call& call) {
+    call.outputs.reserve(16);
+    const Operand out = call.out("value", 1);
+    const GradientOutputs outputs(call);
+    on_device<T>(call, outputs.of_rows, &out, [&](Run& run, const Inputs<T>& inputs) {
+      run.evaluate(inputs, run.result(inputs.part, out, inputs.rows()),
+                   outputs.views<T>(inputs.part));
+    });
+  }
+};
+
 /// The best segmentations, packed: the row pointers, each as two halves, and columns with room for
 /// one of B T segments.
 struct Viterbi {
@@ -238,6 +251,7 @@ nanobind::dict device_handlers() {
   nanobind::dict all;
   all["segfuse_crf_value"] = capsule<OfScores<on_gpu::Value>>();
   all["segfuse_crf_gradients"] = capsule<OfScores<on_gpu::Gradients>>();
+  all["segfuse_crf_weighted"] = capsule<OfScores<on_gpu::Weighted>>();
   all["segfuse_crf_along"] = capsule<OfScores<on_gpu::OnCpuOnly>>();
   all["segfuse_crf_posteriors"] = capsule<OfScores<on_gpu::OnCpuOnly>>();
   all["segfuse_crf_viterbi_packed"] = capsule<OfScores<on_gpu::Viterbi>>();

@@ -172,6 +172,24 @@ struct Gradients {
   }
 };
 
+/// Both, of one call of the engine.
+struct Weighted {
+  template <class T>
+  static void run(Call& call) {
+    call.outputs.reserve(16);
+    const Operand value_out = call.out("value", 1);
+    const GradientOutputs outputs(call);
+    for_parts<Inputs<T>>(call, outputs.of_rows, [&](const Inputs<T>& inputs) {
+      std::vector<double> value(static_cast<std::size_t>(inputs.rows()));
+      std::vector<double> tail(inputs.tail.size());
+      inputs.evaluate(value, outputs.views<T>(inputs.part),
+                      tail.empty() ? sc::View<double, 1>() : sc::View<double, 1>(tail));
+      store(inputs.part, value_out, value);
+      finish(outputs, inputs, tail);
+    });
+  }
+};
+
 /// The derivative of each row's value along a direction, then the gradients' derivatives.
 struct Along {
   template <class T>
@@ -306,6 +324,7 @@ nanobind::dict handlers() {
   nanobind::dict all;
   all["segfuse_crf_value"] = capsule<OfScores<Value>>();
   all["segfuse_crf_gradients"] = capsule<OfScores<Gradients>>();
+  all["segfuse_crf_weighted"] = capsule<OfScores<Weighted>>();
   all["segfuse_crf_along"] = capsule<OfScores<Along>>();
   all["segfuse_crf_posteriors"] = capsule<OfScores<Posteriors>>();
   all["segfuse_crf_viterbi"] = capsule<OfScores<Viterbi>>();

@@ -377,3 +377,47 @@ def test_rows_over_devices_in_shard_map():
         [sys.executable, "-c", text], env={**os.environ, **flags}, capture_output=True, check=False
     )
     assert run.returncode == 0, run.stderr.decode()
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_reductions_have_the_gradients_of_their_sums(name, case, double):
+    scores, reduction = scores_of(case), "mean" if name == "loss" else "sum"
+    f = FUNCTIONS[name][0]
+    reduced = lambda s: jnp.sin(f(**s, reduction=reduction))  # noqa: E731
+    rows = lambda s: jnp.sin(getattr(f(**s), reduction)())  # noqa: E731
+    for transform in (lambda f: f, jax.jit):
+        found, expected = (transform(jax.value_and_grad(g))(scores) for g in (reduced, rows))
+        close(found[0], expected[0], exact=False)
+        for k, gradient in found[1].items():
+            assert gradient.dtype == scores[k].dtype
+            close(gradient, expected[1][k], exact=False)
+    text = jax.jit(jax.grad(reduced)).lower(scores).as_text()
+    assert "segfuse_crf_weighted" in text and "segfuse_crf_gradients" not in text
+
+
+def test_reductions_are_differentiated_twice_and_mapped(double):
+    scores = scores_of("tail")
+    f = FUNCTIONS["loss"][0]
+    many = jnp.stack([scores["emission"], 2 * scores["emission"]])
+
+    def along(reduction):
+        def total(s):
+            value = f(**s, reduction=reduction)
+            return value if value.ndim == 0 else value.sum()
+
+        products = jax.grad(lambda s: sum((x**2).sum() for x in jax.grad(total)(s).values()))
+        mapped = jax.vmap(jax.grad(lambda e: total(scores | {"emission": e})))
+        return (
+            products(scores),
+            mapped(many),
+            jax.vmap(jax.grad(total), in_axes=(None,), axis_size=2)(scores),
+        )
+
+    found, expected = along("sum"), along("none")
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        close(x, y, exact=False)
+    empty = {k: v[:0] if k in ("emission", "start", "end") else v for k, v in scores.items()}
+    assert float(sj.log_partition(**empty, reduction="mean")) == 0
+    with pytest.raises(segfuse.UsageError, match="reduction is 'max', expected"):
+        sj.log_partition(**scores, reduction="max")

@@ -100,6 +100,16 @@ def test_long_rows_in_a_step_without_transfers(double):
     close(first, on_cpu(jax.value_and_grad(total), scores), double)
 
 
+def test_a_mean_has_its_gradients_from_one_call(double):
+    scores = large_scores()
+    labels = jnp.asarray(np.arange(1200).reshape(4, 300) // 6 % 7)
+    f = lambda s: sj.loss(**s, labels=labels, reduction="mean")  # noqa: E731
+    whole = jax.value_and_grad(f)
+    close(jax.jit(whole)(scores), on_cpu(whole, scores), double)
+    rows = jax.value_and_grad(lambda s: sj.loss(**s, labels=labels).mean())
+    close(jax.jit(whole)(scores), jax.device_get(jax.jit(rows)(scores)), double)
+
+
 @pytest.mark.parametrize("batched", [("emission",), ("transition",), "all"])
 def test_vmap(batched, double):
     many = [scores_of("full", seed) for seed in range(3)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import fields
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from ..crf._call import SCORES
 from ..crf._segmentations import split_of
 
 Array: TypeAlias = jax.Array
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
 _Scores: TypeAlias = tuple[Any, ...]
 """An array or None for each of `_NAMES`; the first three are arrays."""
 
@@ -162,6 +163,65 @@ def _gradients_backward(static: _Static, kept: Any, grads: _Scores) -> tuple[Any
 _gradients.defvjp(_gradients_forward, _gradients_backward)
 
 
+# The weighted sum of the values, with its gradients from the same call.
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _weighted(
+    static: _Static, scores: _Scores, integers: Any, weights: Array
+) -> tuple[Array, _Scores]:
+    """The values, and the gradients of their weighted sum; the weights are finite."""
+    results, more = [_rows(scores), *_like(scores)], _named(integers) | {"weights": weights}
+    value, *gradients = _call("segfuse_crf_weighted", results, static, scores, more)
+    return value, _in_places(scores, gradients)
+
+
+def _weighted_forward(
+    static: _Static, scores: _Scores, integers: Any, weights: Array
+) -> tuple[tuple[Array, _Scores], Any]:
+    return _weighted(static, scores, integers, weights), (scores, integers, weights)
+
+
+def _weighted_backward(static: _Static, kept: Any, grads: Any) -> tuple[Any, None, Array]:
+    scores, integers, _ = kept
+    by_value = _gradients(static, scores, integers, grads[0])
+    by_gradients, _, by_weights = _gradients_backward(static, kept, grads[1])
+    both = zip(by_value, by_gradients, strict=True)
+    return tuple(None if x is None else x + y for x, y in both), None, by_weights
+
+
+_weighted.defvjp(_weighted_forward, _weighted_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sum(static: _Static, weight: float, scores: _Scores, integers: Any) -> Array:
+    return (_value(static, scores, integers) * weight).sum()
+
+
+def _sum_forward(
+    static: _Static, weight: float, scores: _Scores, integers: Any
+) -> tuple[Array, Any]:
+    weights = jnp.full(scores[0].shape[:1], weight, _double())
+    value, gradients = _weighted(static, scores, integers, *made_alike([scores[0], weights])[1:])
+    return (value * weight).sum(), gradients
+
+
+def _sum_backward(static: _Static, weight: float, gradients: Any, grad: Array) -> tuple[Any, None]:
+    return tuple(None if x is None else x * grad.astype(x.dtype) for x in gradients), None
+
+
+_sum.defvjp(_sum_forward, _sum_backward)
+
+
+def _reduced(reduction: str, static: _Static, scores: _Scores, integers: Any) -> Array:
+    if reduction == "none":
+        return _value(static, scores, integers)
+    if reduction not in ("mean", "sum"):
+        raise UsageError(f'reduction is {reduction!r}, expected "mean", "sum" or "none"')
+    rows = scores[0].shape[0]
+    return _sum(static, 1 / rows if reduction == "mean" and rows > 0 else 1.0, scores, integers)
+
+
 def _named(integers: Any) -> dict[str, Array | None]:
     return dict(zip(("lengths", "labels"), integers, strict=True))
 
@@ -232,13 +292,18 @@ def log_partition(
     end: Any = None,
     tail: Any = None,
     lengths: Any = None,
+    reduction: Reduction = "none",
 ) -> Array:
     """log of the sum of exp(score) over all segmentations; as `segfuse.log_partition`.
 
     Half precision is raised to float32.
 
+    Args:
+        reduction: ``"none"``, or ``"sum"`` or ``"mean"`` over the rows, which compute the gradients
+            along with the value: faster than a sum of the rows' values.
+
     Returns:
-        (B,), float64 where JAX is set to keep it, else float32.
+        (B,) or a scalar, float64 where JAX is set to keep it, else float32.
 
     Raises:
         UsageError: while JAX traces, for dtypes and numbers of axes.
@@ -248,7 +313,7 @@ def log_partition(
     optional = {"initial": initial, "final": final, "start": start, "end": end, "tail": tail}
     scores = _scores_of(emission, transition, duration, optional)
     scores, lengths, _ = _alike(scores, lengths)
-    return _value(_Static(), scores, (lengths, None))
+    return _reduced(reduction, _Static(), scores, (lengths, None))
 
 
 def loss(
@@ -265,22 +330,25 @@ def loss(
     lengths: Any = None,
     ignore: int = IGNORE,
     long_runs: str = "error",
+    reduction: Reduction = "none",
 ) -> Array:
     """-log p(gold segmentation) of each row; as `segfuse.loss`.
 
     Args:
         labels: (B, T) int32 or int64. Without `lengths` a row ends at its first `ignore`.
         ignore, long_runs: as in `segfuse.loss`; static.
+        reduction: as in `log_partition`.
 
     Returns:
-        (B,); dtype and errors as of `log_partition`.
+        (B,) or a scalar; dtype and errors as of `log_partition`.
     """
     optional = {"initial": initial, "final": final, "start": start, "end": end, "tail": tail}
     scores = _scores_of(emission, transition, duration, optional)
     if labels is None:
         raise UsageError("labels is None, expected (B, T) integers")
     scores, lengths, gold = _alike(scores, lengths, labels)
-    return _value(_Static(whole("ignore", ignore), split_of(long_runs)), scores, (lengths, gold))
+    static = _Static(whole("ignore", ignore), split_of(long_runs))
+    return _reduced(reduction, static, scores, (lengths, gold))
 
 
 def posteriors(
