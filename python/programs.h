@@ -16,6 +16,8 @@ Tensor to_tensor(const ValueInfo& wanted, const Input& array, bool overwritten);
 nb::object to_array(Tensor tensor);
 /// The program inside a segfuse._native.Program.
 const Program& program_of(nb::handle compiled);
+/// How it runs.
+const RunOptions& options_of(nb::handle compiled);
 
 /// Sizes, values, builders, operations and gradients.
 void bind_fusions(nb::module_& m);
