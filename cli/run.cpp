@@ -26,6 +26,7 @@ struct RunArguments {
   std::vector<std::string> sizes;
   std::filesystem::path out;
   bool excess_precision = false;
+  std::string precision = "float32";
 };
 
 /// NAME=FILE of each --input.
@@ -225,9 +226,10 @@ void run_program(const RunArguments& arguments, Common& common) {
   std::vector<std::filesystem::path> files;
   const std::vector<std::string> names = names_of_outputs(program);
   if (!arguments.out.empty()) files = files_of(names, arguments, common.overwrite);
-  const std::vector<Tensor> outputs = run_on(
-      program, inputs,
-      {.context = Context::process_default(), .excess_precision = arguments.excess_precision});
+  const std::vector<Tensor> outputs = run_on(program, inputs,
+                                             {.context = Context::process_default(),
+                                              .excess_precision = arguments.excess_precision,
+                                              .precision = arguments.precision});
   auto all = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor output = outputs[i].to_host();
@@ -260,6 +262,10 @@ void add_run(Command app, Common& common) {
   command.option("--out", arguments->out, "Also write each output to NAME.npy in this folder");
   command.flag("--excess-precision", arguments->excess_precision,
                "Round 16-bit values only where kernels store them, not after each operation");
+  command
+      .option("--precision", arguments->precision,
+              "Of matrix products of float32 on a GPU: float32, or tf32, which is faster")
+      .shows_default();
   command.footer(
       "\nExamples:\n  segfuse run program.sf --input x=x.npy --input scale=scale.npy\n"
       "  segfuse run program.sf --input x=x.npy --out results --backend reference");

@@ -34,6 +34,7 @@ class Compiled {
   Compiled& operator=(const Compiled&) = delete;
 
   const Program& program() const { return state_->program; }
+  const RunOptions& options() const { return how_; }
   std::string emit(const std::string& kind) const {
     return program().emit(kind, {.excess_precision = how_.excess_precision});
   }
@@ -147,6 +148,9 @@ nb::object to_array(Tensor tensor) {
 const Program& program_of(nb::handle compiled) {
   return nb::cast<const Compiled&>(compiled).program();
 }
+const RunOptions& options_of(nb::handle compiled) {
+  return nb::cast<const Compiled&>(compiled).options();
+}
 
 HostCall host_call_of(nb::handle compiled) {
   compiled.inc_ref();
@@ -199,24 +203,27 @@ void bind_programs(nb::module_& m) {
       .def(
           "__init__",
           [](Compiled* self, const ops::FusionBuilder& fusion, int threads, bool check_numerics,
-             bool excess_precision) {
+             bool excess_precision, const std::string& precision) {
             new (self) Compiled(fusion.build(), {.context = Context::process_default(),
                                                  .threads = threads,
                                                  .check_numerics = check_numerics,
-                                                 .excess_precision = excess_precision});
+                                                 .excess_precision = excess_precision,
+                                                 .precision = precision});
           },
-          "fusion"_a, "threads"_a, "check_numerics"_a, "excess_precision"_a)
+          "fusion"_a, "threads"_a, "check_numerics"_a, "excess_precision"_a, "precision"_a)
       .def_static(
           "from_text",
           [](const std::string& text, const std::string& source, int threads, bool check_numerics,
-             bool excess_precision) {
+             bool excess_precision, const std::string& precision) {
             return std::make_unique<Compiled>(Program::from_text(text, source),
                                               RunOptions{.context = Context::process_default(),
                                                          .threads = threads,
                                                          .check_numerics = check_numerics,
-                                                         .excess_precision = excess_precision});
+                                                         .excess_precision = excess_precision,
+                                                         .precision = precision});
           },
-          "text"_a, "source"_a, "threads"_a, "check_numerics"_a, "excess_precision"_a)
+          "text"_a, "source"_a, "threads"_a, "check_numerics"_a, "excess_precision"_a,
+          "precision"_a)
       .def("overwritten", [](const Compiled& self) { return overwritten_inputs(self.program()); })
       .def("run", &run_compiled, "arrays"_a, "overwritten"_a, "reference"_a)
       .def(

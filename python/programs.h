@@ -23,6 +23,8 @@ const Program& program_of(nb::handle compiled);
 /// Runs it on tensors of the host, from any thread, without the GIL. It keeps the object for ever.
 using HostCall = std::function<std::vector<Tensor>(std::span<const Tensor>)>;
 HostCall host_call_of(nb::handle compiled);
+/// How it runs.
+const RunOptions& options_of(nb::handle compiled);
 
 /// Sizes, values, builders, operations and gradients.
 void bind_fusions(nb::module_& m);

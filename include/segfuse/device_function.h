@@ -44,9 +44,10 @@ struct ForeignArray {
 /// is planned, at the first call with them.
 class DeviceFunction {
  public:
-  /// `device` as RunOptions::device; it stays open as long as the context. DeviceError when it
-  /// cannot be used.
-  DeviceFunction(const Program& program, std::string_view device, const Context& context = {});
+  /// `device` and `precision` as RunOptions has them; the device stays open as long as the context.
+  /// DeviceError when it cannot be used.
+  DeviceFunction(const Program& program, std::string_view device, const Context& context = {},
+                 std::string_view precision = "float32");
   ~DeviceFunction();
   DeviceFunction(DeviceFunction&&) noexcept;
   DeviceFunction& operator=(DeviceFunction&&) noexcept;

@@ -48,6 +48,11 @@ struct RunOptions {
   /// the program casts to them, not after each operation: faster, with smaller errors, but other
   /// bits.
   bool excess_precision = false;
+  /// Of matrix products of f32 values: "float32", or "tf32", where GPUs round the operands to TF32
+  /// (10 bits behind the point instead of 23) and add in f32, several times as fast. The same bits
+  /// in each run. CPUs and the operation `attention` compute in f32 with either. UsageError for
+  /// others.
+  std::string precision = "float32";
   std::string backend = {};  ///< "compiled", "loops" or "reference"
   std::string device = {};   ///< "cpu", "cuda" or "cuda:1"
   bool operator==(const RunOptions&) const = default;

@@ -215,11 +215,21 @@ class FusionBuilder:
 
 class Program:
     def __init__(
-        self, fusion: FusionBuilder, threads: int, check_numerics: bool, excess_precision: bool
+        self,
+        fusion: FusionBuilder,
+        threads: int,
+        check_numerics: bool,
+        excess_precision: bool,
+        precision: str,
     ) -> None: ...
     @staticmethod
     def from_text(
-        text: str, source: str, threads: int, check_numerics: bool, excess_precision: bool
+        text: str,
+        source: str,
+        threads: int,
+        check_numerics: bool,
+        excess_precision: bool,
+        precision: str,
     ) -> Program: ...
     def overwritten(self) -> list[int]: ...
     def run(

@@ -33,6 +33,11 @@ void write_attention_out(ir::Fusion& fusion, ir::ExprId attention, Replaced& rep
 /// Writes all out. Whether there was one.
 bool write_attention_out(ir::Fusion& fusion);
 
+/// Writes all of f32 out with products of bf16: operands, results and weights are rounded, and
+/// scores, softmax and its gradient are f32. The gradients take the rounded weights, so that no
+/// others are kept for them.
+void write_attention_out_in_bf16(ir::Fusion& fusion);
+
 /// The largest sizes of rows, of queries and of values, and the most axes that kernels for GPUs
 /// have.
 inline constexpr std::int64_t kMaxGpuAttention = 256;

@@ -92,6 +92,15 @@ ExecutableOptions executable_options(const Context& context) {
           .context = context};
 }
 
+bool allows_tf32(std::string_view precision) {
+  if (precision.empty() || precision == "float32") return false;
+  if (precision == "tf32") return true;
+  throw UsageError(
+      fmt::format("found the precision '{}' for matrix products of float32, expected 'float32' or "
+                  "'tf32'",
+                  precision));
+}
+
 std::string device_matmul_library() { return runtime::cuda_matmul_library(); }
 
 std::string cpu_compiler_name(std::string* reason) {

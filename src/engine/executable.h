@@ -40,6 +40,9 @@ struct ExecutableOptions {
   /// after each operation: fewer instructions and smaller errors, but which values a kernel stores
   /// depends on how the program was cut.
   bool excess_precision = false;
+  /// A GPU's library may round the f32 operands of matrix products to TF32, and adds in f32. CPUs,
+  /// kernels of our own (attention, and products without a library) and other types: no effect.
+  bool tf32 = false;
   /// Fills memory with NaN before it is written, to catch reads of what no step wrote.
   bool poison = false;
   /// Measures every step, which on a GPU is waited for then; see Executable::step_times().
@@ -53,6 +56,9 @@ struct ExecutableOptions {
   /// Whose compiled code it uses.
   Context context = {};
 };
+
+/// Whether a precision of products, as RunOptions has it, allows TF32. UsageError for others.
+bool allows_tf32(std::string_view precision);
 
 /// As the options `backend`, `check-numerics` (op), `device` and `check-streams` of a context say.
 /// DeviceError when that device cannot be used.

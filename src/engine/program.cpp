@@ -132,11 +132,13 @@ Program::State::Prepared& Program::State::prepared(const RunOptions& options) {
       .backend = wanted.backend,
       .check_numerics = wanted.check_numerics,
       .excess_precision = wanted.excess_precision,
+      .tf32 = engine::allows_tf32(wanted.precision),
       .accelerator = engine::open_accelerator(wanted.device, wanted.context),
       .host = engine::open_host(wanted.context),
       .context = wanted.context};
   const auto key = [](const engine::ExecutableOptions& of) {
-    return std::tie(of.backend, of.check_numerics, of.excess_precision, of.accelerator, of.host);
+    return std::tie(of.backend, of.check_numerics, of.excess_precision, of.tf32, of.accelerator,
+                    of.host);
   };
   for (Prepared& known : all)
     if (key(known.how) == key(how)) {

@@ -24,6 +24,7 @@ struct GpuProduct {
   std::int64_t batch = 1, m = 1, n = 1, k = 1;
   GpuMatrix a, b;
   std::uint32_t out_alignment = 256;
+  bool tf32 = false;  ///< a library may round f32 operands to TF32; sums and results are f32
 };
 
 /// A product that a library has prepared. The same bits for the same operands.

@@ -5,6 +5,7 @@ import copy
 import math
 import os
 import pickle
+import re
 import threading
 import warnings
 
@@ -622,6 +623,30 @@ def test_a_size_that_a_requirement_makes_one():
     np.testing.assert_array_equal(got, np.where(mask, x[..., None], 2 * x[..., None]) + y)
 
 
+# --- precision ---
+
+
+def test_products_on_the_cpu_are_float32_in_each_precision():
+    x = np.random.default_rng(0).standard_normal((20, 30), dtype=np.float32)
+    expected = segfuse.compile(lambda x: x @ x.T)(x)
+    np.testing.assert_array_equal(segfuse.compile(lambda x: x @ x.T, precision="tf32")(x), expected)
+    fusion = segfuse.Fusion()
+    a = fusion.input("a", "float32", ("M", 30))
+    fusion.output(a @ sf.transpose(a))
+    np.testing.assert_array_equal(fusion.build(precision="tf32")(x)[0], expected)
+    again = segfuse.Fusion.from_text(fusion.text(), precision="tf32")
+    np.testing.assert_array_equal(again(x)[0], expected)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "TF32", "", None, 32])
+def test_other_precisions_are_refused(precision):
+    sentence = re.escape(f"precision is {precision!r}, expected 'float32' or 'tf32'")
+    with pytest.raises(segfuse.UsageError, match=sentence):
+        segfuse.compile(lambda x: x, precision=precision)
+    with pytest.raises(segfuse.UsageError, match=sentence):
+        segfuse.Fusion().build(precision=precision)
+
+
 # --- copies ---
 
 
@@ -636,7 +661,7 @@ def tripled(x):
 
 def test_copies_and_pickles():
     """A copy is the function itself; a pickle holds its name, or the function that it compiles."""
-    made = segfuse.compile(tripled, threads=1, excess_precision=False)
+    made = segfuse.compile(tripled, threads=1, excess_precision=False, precision="tf32")
     made(X)
     gradient = segfuse.grad(lambda x: (x * x).sum())
     gradient(X)

@@ -329,6 +329,17 @@ def test_the_same_seed_gives_the_same_bits_also_after_a_pause(strided, tmp_path)
         train(tmp_path / "run", Convolutions(), settings=LONGER, resume=True)
 
 
+def test_its_products_may_be_bfloat16(strided, tmp_path):
+    model, _ = strided
+    torch.manual_seed(5)
+    found = train(tmp_path / "run", Strided(), settings={**LONGER, "training.precision": "bf16"})
+    assert found.metrics["frame_accuracy"] > 0.9
+    difference = max(
+        np.abs(found.parameters[name] - x).max() for name, x in model.parameters.items()
+    )
+    assert 1e-4 < difference
+
+
 def test_scores_of_labels_need_no_layer(tmp_path):
     torch.manual_seed(1)
     settings = {**LONGER, "training.learning_rate": 0.05}

@@ -488,6 +488,36 @@ def test_options():
     with pytest.raises(Exception, match=r"found the options \['fast'\], expected some of"):
         compiled(model, options={"fast": True})(*args)
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def tf32_as_before():
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = "none"
+
+
+def test_products_are_tf32_where_pytorch_allows_it(tf32_as_before):
+    """However it was said; a model that is compiled already is compiled again."""
+    model, args = models.make("mlp")
+    watched = Watched()
+    function = torch.compile(model, backend=watched)
+
+    def precision():
+        function(*args)
+        return watched.parts[-1].compiled._how["precision"]
+
+    assert precision() == "float32"
+    torch.set_float32_matmul_precision("high")
+    assert precision() == "tf32"
+    graphs = len(watched.graphs)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    function(*args)
+    assert len(watched.graphs) == graphs  # the first one, again
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch._dynamo.reset()
+    function = torch.compile(model, backend=watched)
+    assert precision() == "tf32"
     with pytest.raises(Exception, match="found the mode 'max-autotune', expected none"):
         compiled(model, mode="max-autotune")(*args)
 

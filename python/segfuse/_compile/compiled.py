@@ -17,6 +17,7 @@ from .._arrays import STATIC, TORCH, describe, kind_of, known, signature_of, tra
 from .._errors import UsageError
 from .._numbers import whole
 from .._program.fusion import Fusion
+from .._program.program import precision_of
 from . import autograd, in_jax
 from .bound import Bound, bind
 from .call import Call
@@ -48,6 +49,7 @@ class Compiled:
         threads: int = 0,
         check_numerics: bool = False,
         excess_precision: bool = True,
+        precision: str = "float32",
         device: str | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -56,6 +58,7 @@ class Compiled:
             "threads": whole("threads", threads),
             "check_numerics": check_numerics,
             "excess_precision": excess_precision,
+            "precision": precision_of(precision),
         }
         self._device = _gpu.number_of(device)
         self._exact: dict[Any, Bound] = {}
@@ -276,6 +279,7 @@ def compile(
     threads: int = 0,
     check_numerics: bool = False,
     excess_precision: bool = True,
+    precision: str = "float32",
     device: str | None = None,
 ) -> Any:
     """A function over arrays as one compiled program; also a decorator.
@@ -314,6 +318,10 @@ def compile(
     where they store them and where `function` casts: fewer instructions, smaller errors. Which
     values are stored depends on the program and its sizes, not on chance. Without, every operation
     rounds to its type, as PyTorch's do one by one.
+
+    `precision` is of matrix products of float32. With "tf32" a GPU rounds their operands to TF32
+    (10 bits behind the point instead of 23) and adds in float32, several times as fast; the same
+    bits in each call. On the CPU, and in `attention`, it changes nothing, as PyTorch's setting.
     """
     if function is None:
         return functools.partial(
@@ -321,6 +329,7 @@ def compile(
             threads=threads,
             check_numerics=check_numerics,
             excess_precision=excess_precision,
+            precision=precision,
             device=device,
         )
     if not callable(function):
@@ -330,5 +339,6 @@ def compile(
         threads=threads,
         check_numerics=check_numerics,
         excess_precision=excess_precision,
+        precision=precision,
         device=device,
     )

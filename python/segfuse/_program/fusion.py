@@ -9,7 +9,7 @@ from .. import _arrays, _native
 from .._dtypes import DTypeLike, dtype_name
 from .._errors import UsageError
 from .._numbers import real, whole
-from .program import Program
+from .program import Program, precision_of
 from .sizes import Guard, Size, SizeLike, compare, native_size, native_sizes
 from .value import Value
 
@@ -121,18 +121,28 @@ class Fusion:
         return results[0] if len(results) == 1 else tuple(results)
 
     def build(
-        self, *, threads: int = 0, check_numerics: bool = False, excess_precision: bool = False
+        self,
+        *,
+        threads: int = 0,
+        check_numerics: bool = False,
+        excess_precision: bool = False,
+        precision: str = "float32",
     ) -> Program:
         """The program so far, ready to run; what is written later does not change it.
 
         `threads`: 0 takes what `segfuse.set_threads` was given, then the option SEGFUSE_THREADS,
         then all cores of this process. With `check_numerics` the first NaN or new infinity is a
         `DataError` that names its operation. With `excess_precision` 16-bit values are rounded
-        where a kernel stores them and where they are cast, not after each operation.
+        where a kernel stores them and where they are cast, not after each operation. `precision` as
+        `segfuse.compile` has it.
         """
         return Program(
             _native.Program(
-                self._native, whole("threads", threads), check_numerics, excess_precision
+                self._native,
+                whole("threads", threads),
+                check_numerics,
+                excess_precision,
+                precision_of(precision),
             )
         )
 
@@ -144,6 +154,7 @@ class Fusion:
         threads: int = 0,
         check_numerics: bool = False,
         excess_precision: bool = False,
+        precision: str = "float32",
     ) -> Program:
         """The program of a text in the form of docs/ir.md, ready to be called with arrays.
 
@@ -161,6 +172,7 @@ class Fusion:
             whole("threads", threads),
             check_numerics,
             excess_precision,
+            precision_of(precision),
         )
         return Program(native)
 

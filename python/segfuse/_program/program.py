@@ -9,6 +9,13 @@ from .. import _arrays, _gpu, _native
 from .._errors import UsageError
 
 
+def precision_of(value: Any) -> str:
+    """The precision of matrix products of float32, which has to be one."""
+    if not isinstance(value, str) or value not in ("float32", "tf32"):
+        raise UsageError(f"precision is {value!r}, expected 'float32' or 'tf32'")
+    return value
+
+
 class Program:
     """A program that is ready to run on the CPU and on CUDA devices, made by `Fusion.build` or
     `Fusion.from_text`. One run at a time; others wait."""

@@ -14,8 +14,10 @@ using ir::ValId;
 
 class Writer {
  public:
-  Writer(ir::Fusion& fusion, ExprId id)
+  /// Products are of `products`, which may be narrower than the operands.
+  Writer(ir::Fusion& fusion, ExprId id, DType products)
       : b_(fusion),
+        products_(products),
         e_(fusion.expr(id)),
         parts_(ir::attention_operands(fusion, e_.op, e_.operands)) {}
 
@@ -24,23 +26,28 @@ class Writer {
     const ValId k = e_.operands[1];
     const ValId v = e_.operands[2];
     const ValId s = scores();
-    const ValId p = b_.softmax(s, -1);
-    if (e_.op == Op::attention) return {b_.matmul(p, v), b_.logsumexp(s, {-1})};
+    const ValId p = b_.cast(b_.cast(b_.softmax(s, -1), products_), dtype());
+    if (e_.op == Op::attention) return {product(p, v), b_.logsumexp(s, {-1})};
     const ValId g = e_.operands[parts_.rest + 1];
     const ValId rows = b_.unsqueeze(e_.operands[parts_.rest + 2], -1);
-    ValId ds = b_.mul(p, b_.sub(b_.matmul(g, v, false, true), rows));
+    ValId ds = b_.mul(p, b_.sub(product(g, v, false, true), rows));
     if (seen_.valid()) ds = b_.where(seen_, ds, b_.constant_like(0, ds));
     ds = scaled(ds);
-    return {b_.matmul(ds, k), b_.matmul(ds, q, true, false), b_.matmul(p, g, true, false)};
+    return {product(ds, k), product(ds, q, true, false), product(p, g, true, false)};
   }
 
  private:
+  DType dtype() const { return b_.val(e_.operands[0]).dtype; }
+  ValId product(ValId a, ValId b, bool transpose_a = false, bool transpose_b = false) {
+    return b_.cast(
+        b_.matmul(b_.cast(a, products_), b_.cast(b, products_), transpose_a, transpose_b), dtype());
+  }
   ValId scaled(ValId s) {
     const double scale = e_.attr<double>("scale");
     return scale == 1 ? s : b_.mul(s, b_.constant_like(scale, s));
   }
   ValId scores() {
-    ValId s = scaled(b_.matmul(e_.operands[0], e_.operands[1], false, true));
+    ValId s = scaled(product(e_.operands[0], e_.operands[1], false, true));
     if (parts_.bias) s = b_.add(s, e_.operands[*parts_.bias]);
     if (parts_.mask) seen_ = e_.operands[*parts_.mask];
     const auto& ahead = e_.attr<Extents>("ahead");
@@ -56,6 +63,7 @@ class Writer {
   }
 
   Builder b_;
+  DType products_;
   const Expr e_;  // a copy: building moves storage
   ir::AttentionOperands parts_;
   ValId seen_;
@@ -63,9 +71,11 @@ class Writer {
 
 }  // namespace
 
-void write_attention_out(ir::Fusion& fusion, ExprId attention, Replaced& replaced) {
+namespace {
+
+void write_out(ir::Fusion& fusion, ExprId attention, DType products, Replaced& replaced) {
   const std::vector<ValId> old = fusion.expr(attention).results;
-  const std::vector<ValId> with = Writer(fusion, attention).run();
+  const std::vector<ValId> with = Writer(fusion, attention, products).run();
   for (std::size_t i = 0; i < old.size(); ++i) {
     ValId result = with[i];
     const Extents shape = fusion.val(old[i]).shape;
@@ -79,18 +89,30 @@ void write_attention_out(ir::Fusion& fusion, ExprId attention, Replaced& replace
   }
 }
 
-namespace {
+bool is_attention(const Expr& e) { return e.op == Op::attention || e.op == Op::attention_grad; }
 
 template <class Wanted>
 bool write_out(ir::Fusion& fusion, const Wanted& wanted) {
   Replaced replaced;
   for (const ExprId id : fusion.live_exprs())
-    if (const Op op = fusion.expr(id).op; op == Op::attention || op == Op::attention_grad)
-      if (wanted(fusion.expr(id))) write_attention_out(fusion, id, replaced);
+    if (is_attention(fusion.expr(id)) && wanted(fusion.expr(id)))
+      write_attention_out(fusion, id, replaced);
   return !replaced.empty();
 }
 
 }  // namespace
+
+void write_attention_out(ir::Fusion& fusion, ExprId attention, Replaced& replaced) {
+  write_out(fusion, attention, fusion.val(fusion.expr(attention).operands[0]).dtype, replaced);
+}
+
+void write_attention_out_in_bf16(ir::Fusion& fusion) {
+  Replaced replaced;
+  for (const ExprId id : fusion.live_exprs())
+    if (const Expr& e = fusion.expr(id);
+        is_attention(e) && fusion.val(e.operands[0]).dtype == DType::kF32)
+      write_out(fusion, id, DType::kBF16, replaced);
+}
 
 bool write_attention_out(ir::Fusion& fusion) {
   return write_out(fusion, [](const Expr&) { return true; });

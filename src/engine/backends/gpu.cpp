@@ -11,7 +11,9 @@ class GpuBackend final : public Backend {
  public:
   explicit GpuBackend(const BackendSetup& setup)
       : program_(setup.fusion, setup.options.accelerator, setup.options.context,
-                 PlanOptions{.measure = setup.options.profile, .poison = setup.options.poison},
+                 PlanOptions{.measure = setup.options.profile,
+                             .poison = setup.options.poison,
+                             .tf32 = setup.options.tf32},
                  setup.options.excess_precision),
         check_numerics_(setup.options.check_numerics) {}
 

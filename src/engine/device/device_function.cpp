@@ -56,10 +56,10 @@ Buffer span_of(runtime::Device& device, const ForeignArray& array) {
 }  // namespace
 
 struct DeviceFunction::State {
-  State(const ir::Fusion& of, std::shared_ptr<Accelerator> on, const Context& context)
+  State(const ir::Fusion& of, std::shared_ptr<Accelerator> on, const Context& context, bool tf32)
       : accelerator(std::move(on)),
         store(context.state().code),
-        program(of, accelerator, context),
+        program(of, accelerator, context, {.tf32 = tf32}),
         overwritten(of.inputs().size()) {
     const ir::Fusion& fusion = program.fusion();
     for (const ir::ExprId id : fusion.live_exprs())
@@ -216,13 +216,14 @@ struct DeviceFunction::State {
 };
 
 DeviceFunction::DeviceFunction(const Program& program, std::string_view device,
-                               const Context& context) {
+                               const Context& context, std::string_view precision) {
+  const bool tf32 = engine::allows_tf32(precision);
   const std::shared_ptr<Accelerator> accelerator = engine::open_accelerator(device, context);
   if (accelerator == nullptr)
     throw UsageError("'cpu' is not a GPU; run the program there with Program::run");
   // Who calls once calls again, and streams of others are known to what is open.
   engine::keep_in(context, accelerator);
-  state_ = std::make_unique<State>(program.state().fusion, accelerator, context);
+  state_ = std::make_unique<State>(program.state().fusion, accelerator, context, tf32);
 }
 
 DeviceFunction::~DeviceFunction() {

@@ -70,7 +70,8 @@ void DevicePlanner::add_product(ir::ExprId id) {
                                     left.columns,
                                     gpu_matrix(left, alignment_of(a)),
                                     gpu_matrix(right, alignment_of(b)),
-                                    alignment_of(out)};
+                                    alignment_of(out),
+                                    device_options_.tf32};
   std::shared_ptr<runtime::GpuMatmul> library = accelerator_.kernels()->matmul(product);
   if (!library) return add_library("matmul", matmul_launch(product), {a, b, out}, 1);
   StepOperands operands;

@@ -24,7 +24,7 @@ struct DeviceRun {
 /// What depends on shapes is planned on the first run with them and kept. One run at a time.
 class DeviceProgram {
  public:
-  /// Of `options` those that every run has: measure, poison. Compiled code is kept where the
+  /// Of `options` those that every run has: measure, poison, tf32. Compiled code is kept where the
   /// context says.
   DeviceProgram(ir::Fusion fusion, std::shared_ptr<Accelerator> accelerator, const Context& context,
                 PlanOptions options = {}, bool excess_precision = false);

@@ -116,7 +116,9 @@ DevicePlanner::BodyPlan DevicePlanner::plan_body(ir::ExprId id, std::span<const 
   DeviceKernels& kernels = kernels_.body(id);
   ir::Sizes sizes;
   const std::vector<DeviceGroup> groups = kernels.prepare(shapes, sizes);
-  return DevicePlanner(kernels, sizes, accelerator_, crf_, {}).run_body(groups);
+  DevicePlanOptions options;
+  options.tf32 = device_options_.tf32;
+  return DevicePlanner(kernels, sizes, accelerator_, crf_, options).run_body(groups);
 }
 
 std::optional<Ref> DevicePlanner::status_words(const std::vector<DeviceCheck>& checks) {

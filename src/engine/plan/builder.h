@@ -24,6 +24,7 @@ namespace segfuse::engine {
 struct PlanOptions {
   bool measure = false;  ///< the time of each step, which is waited for
   bool poison = false;   ///< memory is filled with NaN before it is written
+  bool tf32 = false;     ///< as ExecutableOptions has it
 };
 
 struct BuiltPlan {

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
+#include "compiler/attention.h"
 #include "compiler/autodiff.h"
 #include "ir/builder.h"
 #include "learn/model/durations.h"
 #include "learn/model/given_encoder.h"
+#include "learn/model/products.h"
 #include "segfuse/error.h"
 
 namespace segfuse::learn {
@@ -63,6 +66,8 @@ class Writer {
   Scores scores();
   /// Behind an encoder whose result is `steps`.
   Scores scores_of(ValId steps);
+  /// Products of the encoder are bf16; before scores().
+  void round_encoder() { rounds_ = true; }
   CrfParameters crf();
   ValId loss(const Scores& scores);
 
@@ -79,6 +84,7 @@ class Writer {
   ValId conv_block(std::size_t index, ValId x, std::int64_t dilation);
   ValId recurrent_block(std::int64_t index, ValId x);
   ValId attention_block(std::int64_t index, ValId x);
+  ValId attention_as_one(ValId x);
   ValId head(const std::string& name, ValId x, double gain);
   ValId softmax_loss(const Scores& scores, ValId labels);
   ValId crf_loss(const Scores& scores, ValId labels);
@@ -90,6 +96,7 @@ class Writer {
   ValId features_, lengths_, inside_;
   ValId first_;   // of a piece; invalid of a whole sequence
   ValId recurs_;  // (B, H, 1): where recurrences go on
+  bool rounds_ = false;
 };
 
 /// (1, H): the first frame of each step.
@@ -137,6 +144,15 @@ ValId Writer::attention_block(std::int64_t index, ValId x) {
   return b_.add(x, net_.dropout(y, config_.dropout));
 }
 
+/// Attention blocks as operations until they are differentiated, so that their gradients do not
+/// need all that the softmax made.
+ValId Writer::attention_as_one(ValId x) {
+  compiler::Replaced replaced;
+  compiler::find_attention(b_.fusion(), std::span(&x, 1), {}, replaced);
+  const auto found = replaced.find(x);
+  return found == replaced.end() ? x : found->second;
+}
+
 /// (B, T, C) scores from the encoder's steps.
 ValId Writer::head(const std::string& name, ValId x, double gain) {
   const ValId y = net_.linear(name, x, config_.subsample * config_.classes, gain);
@@ -161,6 +177,10 @@ Scores Writer::scores() {
 }
 
 Scores Writer::scores_of(ValId x) {
+  if (rounds_) {
+    if (!config_.given) x = attention_as_one(x);
+    x = round_products(b_.fusion(), x);
+  }
   if (config_.given && config_.given->encoder().scores)
     return {b_.reshape(x, {batch_, time_, Extent(config_.classes)}), {}, {}};
   Scores scores{head("emission", x, 1), {}, {}};
@@ -254,12 +274,14 @@ void check(const ModelConfig& config) {
 
 /// A network as far as its scores, and what they are.
 struct Network {
-  Network(const ModelConfig& config, const char* name, bool training, bool goes_on = false)
+  Network(const ModelConfig& config, const char* name, bool training, bool goes_on = false,
+          bool rounds = false)
       : start(config.given ? config.given->start(training) : GivenEncoder::Start{}),
         writer(config, start.fusion, training) {
     start.fusion.set_name(name);
     writer.declare_data();
     if (goes_on) writer.go_on();
+    if (rounds) writer.round_encoder();
     if (config.given) {
       for (std::size_t i = 0; i < start.parameters.size(); ++i)
         writer.net().adopt(config.given->parameters()[i], start.parameters[i]);
@@ -311,8 +333,8 @@ std::vector<std::pair<std::string, Tensor>> Segmenter::constants() const {
 
 bool is_crf(const nn::ParameterSpec& spec) { return spec.name.starts_with("crf."); }
 
-ir::Fusion Segmenter::training() const {
-  Network network(config_, "training", true);
+ir::Fusion Segmenter::training(Precision precision) const {
+  Network network(config_, "training", true, false, precision == Precision::kBFloat16);
   Writer& writer = network.writer;
   ir::Fusion& fusion = network.start.fusion;
   const ValId loss = writer.loss(network.scores);
@@ -320,6 +342,8 @@ ir::Fusion Segmenter::training() const {
   fusion.add_output(loss, "loss");
   for (std::size_t i = 0; i < gradients.size(); ++i)
     fusion.add_output(gradients[i], "gradient." + writer.net().parameters()[i].name);
+  if (precision == Precision::kBFloat16 && !config_.given)
+    compiler::write_attention_out_in_bf16(fusion);
   return std::move(fusion);
 }
 

@@ -24,6 +24,13 @@ enum class HeadKind {
   kSoftmax,      ///< each frame for itself
 };
 
+/// How the matrix products of a training are computed; all else is f32.
+enum class Precision {
+  kFloat32,
+  kTF32,      ///< f32 products whose operands a GPU rounds to TF32
+  kBFloat16,  ///< operands and results are rounded to bf16, sums are f32
+};
+
 struct ModelConfig {
   // Encoder: [stride frames stacked] -> conv -> residual blocks -> norm -> linear.
   std::int64_t width = 128;
@@ -93,8 +100,9 @@ class Segmenter {
   /// segment_start bool (B, T); duration_limit f32 (K, C), 0 or -inf (semi-Markov); with
   /// config.ordered transition_limit (1, C, C), initial_limit and final_limit (C); scale f32 [];
   /// seed i64 [2]. Outputs: loss = scale * sum over sequences of -log p(gold), f32 []; its gradient
-  /// by each parameter, "gradient.NAME".
-  ir::Fusion training() const;
+  /// by each parameter, "gradient.NAME". With Precision::kBFloat16 the products of the encoder are
+  /// bf16, and those of its gradients; the scores are f32 products of its result.
+  ir::Fusion training(Precision precision = Precision::kFloat32) const;
 
   /// Inputs: the parameters; features; lengths. Outputs: emission f32 (B, T, C) (log-probabilities
   /// for the softmax head) and, with boundary scores, start and end (B, T, C).

@@ -20,6 +20,7 @@ constexpr int kReal16 = 2;        // CUDA_R_16F
 constexpr int kBrain16 = 14;      // CUDA_R_16BF
 constexpr int kCompute32 = 68;    // CUBLAS_COMPUTE_32F
 constexpr int kCompute64 = 70;    // CUBLAS_COMPUTE_64F
+constexpr int kComputeTF32 = 77;  // CUBLAS_COMPUTE_32F_FAST_TF32
 constexpr int kTransposeA = 3;    // CUBLASLT_MATMUL_DESC_TRANSA
 constexpr int kTransposeB = 4;    // CUBLASLT_MATMUL_DESC_TRANSB
 constexpr int kBatchCount = 5;    // CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT
@@ -145,6 +146,11 @@ int type_of(DType dtype) {
   }
 }
 
+int compute_type_of(const GpuProduct& p) {
+  if (p.dtype == DType::kF64) return kCompute64;
+  return p.tf32 && p.dtype == DType::kF32 ? kComputeTF32 : kCompute32;
+}
+
 template <class T>
 void set(int (*function)(Opaque, int, const void*, std::size_t), const Object& object, int what,
          T value) {
@@ -155,9 +161,8 @@ void set(int (*function)(Opaque, int, const void*, std::size_t), const Object& o
 class Prepared final : public GpuMatmul {
  public:
   Prepared(Opaque handle, const GpuProduct& p) : handle_(handle), f64_(p.dtype == DType::kF64) {
-    check_status(
-        lt().desc_create(desc_.slot(), f64_ ? kCompute64 : kCompute32, f64_ ? kReal64 : kReal32),
-        "describing a product");
+    check_status(lt().desc_create(desc_.slot(), compute_type_of(p), f64_ ? kReal64 : kReal32),
+                 "describing a product");
     set<std::int32_t>(lt().desc_set, desc_, kTransposeA, p.b.by_columns ? 1 : 0);
     set<std::int32_t>(lt().desc_set, desc_, kTransposeB, p.a.by_columns ? 1 : 0);
     describe(first_, p, p.b, p.b.by_columns ? p.k : p.n, p.b.by_columns ? p.n : p.k);

@@ -65,7 +65,18 @@ def settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, A
     unknown = sorted(set(options or ()) - set(_OPTIONS))
     if unknown:
         raise UsageError(f"found the options {unknown}, expected some of {sorted(_OPTIONS)}")
-    return {**_OPTIONS, **(options or {}), "check_numerics": False, "device": None}
+    precision = "tf32" if _allows_tf32() else "float32"
+    fixed = {"check_numerics": False, "device": None, "precision": precision}
+    return {**_OPTIONS, **(options or {}), **fixed}
+
+
+def _allows_tf32() -> bool:
+    """Whether the user lets GPUs multiply in TF32; Dynamo compiles again when that changes."""
+    matmul = torch.backends.cuda.matmul
+    try:
+        return bool(matmul.allow_tf32)
+    except RuntimeError:  # it was set by `fp32_precision`, which is read by that name only
+        return bool(matmul.fp32_precision == "tf32")
 
 
 def segfuse(

@@ -8,26 +8,15 @@ import torch
 
 from ... import ops as sf
 from ..._program.value import Value
-from .table import Arguments, Result, any_of, cast, needs_floats, rows, tensors
+from .table import Arguments, Result, cast, needs_floats, rows
 
 
-def _refuses_tf32(arguments: Arguments) -> str | None:
-    """Who asks for TF32 gets it from PyTorch."""
-    for x in tensors(arguments):
-        if x.is_cuda and x.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32:
-            return "TF32 is allowed, and segfuse multiplies in float32"
-    return None
-
-
-_PRODUCTS = any_of(needs_floats, _refuses_tf32)
-
-
-@rows("mm bmm", refuses=_PRODUCTS)
+@rows("mm bmm", refuses=needs_floats)
 def _mm(result: Result, self: Value, mat2: Value) -> Value:
     return sf.matmul(self, mat2)
 
 
-@rows("mv dot", refuses=_PRODUCTS)
+@rows("mv dot", refuses=needs_floats)
 def _mv(result: Result, self: Value, vec: Any = None, tensor: Any = None) -> Value:
     return sf.matmul(self, tensor if vec is None else vec)
 
@@ -43,19 +32,19 @@ def _plus(start: Value, product: Value, beta: Any, alpha: Any) -> Value:
     return cast(product, dtype)
 
 
-@rows("addmm", refuses=_PRODUCTS)
+@rows("addmm", refuses=needs_floats)
 def _addmm(result: Result, self: Value, mat1: Value, mat2: Value, beta: Any, alpha: Any) -> Value:
     return _plus(self, sf.matmul(mat1, mat2), beta, alpha)
 
 
-@rows("baddbmm", refuses=_PRODUCTS)
+@rows("baddbmm", refuses=needs_floats)
 def _baddbmm(
     result: Result, self: Value, batch1: Value, batch2: Value, beta: Any, alpha: Any
 ) -> Value:
     return _plus(self, sf.matmul(batch1, batch2), beta, alpha)
 
 
-@rows("addmv", refuses=_PRODUCTS)
+@rows("addmv", refuses=needs_floats)
 def _addmv(result: Result, self: Value, mat: Value, vec: Value, beta: Any, alpha: Any) -> Value:
     return _plus(self, sf.matmul(mat, vec), beta, alpha)
 

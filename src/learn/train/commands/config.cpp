@@ -290,4 +290,13 @@ std::string name_of(HeadKind kind) {
   return "semi_markov";
 }
 
+std::string name_of(Precision precision) {
+  switch (precision) {
+    case Precision::kTF32: return "tf32";
+    case Precision::kBFloat16: return "bf16";
+    case Precision::kFloat32: break;
+  }
+  return "float32";
+}
+
 }  // namespace segfuse::learn

@@ -61,6 +61,7 @@ struct TrainingPlan {
   std::int64_t patience = 0;  ///< epochs without a better development score; 0: never stop early
   std::int64_t select_every = 1;  ///< epochs between two scorings of the development set
   Selection select_by = Selection::kLabelError;
+  Precision precision = Precision::kFloat32;  ///< of the steps; scores are decoded in f32
   std::string init;  ///< model.safetensors or its directory (initial_model.h); empty: none
   std::uint64_t seed = 1;
   optim::AdamWConfig adamw;
@@ -120,5 +121,7 @@ std::string settings_text(const TrainConfig& config);
 
 /// softmax, linear_chain, semi_markov.
 std::string name_of(HeadKind kind);
+/// float32, tf32, bf16.
+std::string name_of(Precision precision);
 
 }  // namespace segfuse::learn

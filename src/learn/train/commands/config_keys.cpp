@@ -330,6 +330,13 @@ void add_training_keys(std::vector<ConfigKey>& keys) {
     criteria.emplace_back(name_of(selection), selection);
   s.choice("select_by", SEGFUSE_AT(training.select_by), criteria,
            "Measure on the development set that selects the best epoch.");
+  std::vector<std::pair<std::string, Precision>> precisions;
+  for (const Precision precision : {Precision::kFloat32, Precision::kTF32, Precision::kBFloat16})
+    precisions.emplace_back(name_of(precision), precision);
+  s.choice(
+      "precision", SEGFUSE_AT(training.precision), precisions,
+      "Precision of the encoder's matrix products and convolutions in training steps: float32; "
+      "TF32, on GPUs only (CPUs compute in float32); or bfloat16 with sums in float32.");
   s.text("init", SEGFUSE_AT(training.init),
          "Model whose weights the training starts from: a file, the directory of a training, or a "
          "name of `segfuse models`; empty: random weights.");

@@ -78,7 +78,7 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
     longest = std::max(longest, sequences.back().frames());
   }
 
-  const ir::Fusion fusion = segmenter.training();
+  const ir::Fusion fusion = segmenter.training(plan.precision);
   BoundInputs inputs(fusion);
   for (std::size_t i = 0; i < start.parameters.size(); ++i)
     inputs.set(segmenter.parameters()[i].name, start.parameters[i]);
@@ -93,6 +93,8 @@ NumericsReport examine_training_numerics(const TrainingNumericsOptions& options)
                       fmt::format("the first step over {} of {} sequences, at most {} frames of "
                                   "each; --sequences and --frames change that",
                                   sequences.size(), all.size(), longest));
+  if (plan.precision == Precision::kTF32)
+    report.notes.emplace_back("the products of TF32 steps are examined in float32");
   return report;
 }
 

@@ -41,6 +41,7 @@ bool is_named(const std::string& setting, const TrainConfig& config) {
   if (setting == "title" || setting == "data.path" || setting == "training.init") return false;
   if (setting == "evaluation.edge_tolerance" || setting == "evaluation.background") return false;
   if (setting == "training.shards") return config.training.shards > 1;
+  if (setting == "training.precision") return config.training.precision != Precision::kFloat32;
   if (setting == "model.causal") return config.model.causal;
   const semicrf::DurationFamily durations = config.model.durations;
   if (setting == "model.durations") return durations != semicrf::DurationFamily::kTable;

@@ -114,7 +114,8 @@ class Run {
     if (options.resume) restore();
     flatten();
     const std::int64_t piece = ranks_.overlaps() ? kSumPiece : 0;
-    step_.emplace(segmenter, StepOptions{plan.shards, plan.crf_reg, plan.adamw, piece}, flat_,
+    step_.emplace(segmenter,
+                  StepOptions{plan.shards, plan.crf_reg, plan.adamw, piece, plan.precision}, flat_,
                   layout_, limits.named(), options.execution);
     decoder_ = std::make_unique<Decoder>(segmenter, evaluated(), limits, options.execution);
   }

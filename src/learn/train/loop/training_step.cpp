@@ -28,6 +28,11 @@ ir::Fusion with_places(ir::Fusion fusion, const std::vector<nn::ParameterSpec>& 
   return fusion;
 }
 
+engine::ExecutableOptions with_precision(engine::ExecutableOptions execution, Precision precision) {
+  execution.tf32 = precision == Precision::kTF32;
+  return execution;
+}
+
 }  // namespace
 
 TrainingStep::TrainingStep(const Segmenter& segmenter, const StepOptions& options,
@@ -38,8 +43,8 @@ TrainingStep::TrainingStep(const Segmenter& segmenter, const StepOptions& option
       adamw_(options.adamw),
       live_{place(state.parameters, "parameters"), place(state.first_moment, "moments"),
             place(state.second_moment, "moments"), place(state.average, "parameters")},
-      forward_backward_(with_places(segmenter.training(), segmenter.parameters()),
-                        pool_of(execution.context), execution),
+      forward_backward_(with_places(segmenter.training(options.precision), segmenter.parameters()),
+                        pool_of(execution.context), with_precision(execution, options.precision)),
       step_inputs_(forward_backward_.fusion()),
       add_(optim::addition(layout), pool_of(execution.context), execution),
       norm_(optim::squares_of_blocks(layout), pool_of(execution.context), execution),

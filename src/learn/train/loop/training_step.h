@@ -36,6 +36,7 @@ struct StepOptions {
   optim::AdamWConfig adamw{};
   /// start_sum() sums the gradient in pieces of about so many elements; 0: it is not called.
   std::int64_t piece = 0;
+  Precision precision = Precision::kFloat32;
 };
 
 /// A piece costs the backward pass beside it about as much whatever its size: 25 MiB.

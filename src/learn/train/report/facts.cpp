@@ -81,6 +81,8 @@ std::vector<std::pair<std::string, std::string>> facts_rows(const RunFacts& fact
   rows.emplace_back("device", facts.device);
   rows.emplace_back("threads", std::to_string(facts.threads));
   rows.emplace_back("seed", std::to_string(config.training.seed));
+  if (config.training.precision != Precision::kFloat32)
+    rows.emplace_back("precision of training steps", name_of(config.training.precision));
   for (const auto& [set, hash] : facts.data)
     rows.emplace_back("hash of the " + set + " data", hash);
   if (!facts.init_sha256.empty()) {

@@ -1,0 +1,50 @@
+#include "learn/model/products.h"
+
+#include "ir/builder.h"
+
+namespace segfuse::learn {
+namespace {
+
+using ir::Expr;
+using ir::Op;
+using ir::ValId;
+
+/// Whether the operation has one operand and gives its elements, perhaps several times, and zeros.
+bool only_moves(const Expr& e) {
+  switch (e.op) {
+    case Op::permute:
+    case Op::broadcast:
+    case Op::squeeze:
+    case Op::reshape:
+    case Op::unfold: return true;
+    case Op::pad: return e.attr<double>("value") == 0;
+    default: return false;  // any other: its result is cast
+  }
+}
+
+ValId rounded(ir::Fusion& fusion, ValId val) {
+  if (const ir::ExprId definition = fusion.val(val).definition; definition.valid()) {
+    const Expr e = fusion.expr(definition);  // a copy: building moves storage
+    if (only_moves(e))
+      return fusion.result(fusion.add_expr(e.op, {rounded(fusion, e.operands[0])}, e.attrs));
+  }
+  return ir::Builder(fusion).cast(val, DType::kBF16);
+}
+
+}  // namespace
+
+ValId round_products(ir::Fusion& fusion, ValId root) {
+  for (const ir::ExprId id : fusion.sorted_exprs()) {
+    const Expr e = fusion.expr(id);
+    if (e.op != Op::matmul || fusion.val(e.results[0]).dtype != DType::kF32) continue;
+    const ir::ExprId product = fusion.add_expr(
+        e.op, {rounded(fusion, e.operands[0]), rounded(fusion, e.operands[1])}, e.attrs);
+    const ValId result = ir::Builder(fusion).cast(fusion.result(product), DType::kF32);
+    fusion.redirect_uses(e.results[0], result);
+    if (root == e.results[0]) root = result;
+    fusion.erase(id);
+  }
+  return root;
+}
+
+}  // namespace segfuse::learn

@@ -1,0 +1,17 @@
+#pragma once
+// Matrix products in bfloat16.
+
+#include "ir/fusion.h"
+
+namespace segfuse::learn {
+
+/// Lets every product of f32 values in the fusion take operands that are cast to bf16, and casts
+/// its result back; returns what is `root` now. Products within the body of a loop, and attention
+/// that is one operation, stay as they are. Casts go before operations that only move elements, so
+/// that windows and heads are made of bf16 values. Each product has casts of its own: where a
+/// value is read by several, its gradients are added in f32.
+///
+/// To be called before the fusion is differentiated: products of the gradients are then bf16, too.
+ir::ValId round_products(ir::Fusion& fusion, ir::ValId root);
+
+}  // namespace segfuse::learn
