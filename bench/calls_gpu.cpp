@@ -169,7 +169,7 @@ class Bench {
     for (const Tensor& input : inputs) arrays.push_back(array(input));
     const Tensor output = accelerator_->empty(DType::kF32, expected.shape(), "output");
     const ForeignArray result = array(output);
-    DeviceFunction function(program, accelerator_->name());
+    DeviceFunction function(program, {.device = accelerator_->name()});
     accelerator_->synchronize();
     const Times times = time([&] { function.run(arrays, {&result, 1}, stream_.get()); },
                              [&] { device_->synchronize(stream_); });

@@ -44,10 +44,9 @@ struct ForeignArray {
 /// is planned, at the first call with them.
 class DeviceFunction {
  public:
-  /// `device` and `precision` as RunOptions has them; the device stays open as long as the context.
-  /// DeviceError when it cannot be used.
-  DeviceFunction(const Program& program, std::string_view device, const Context& context = {},
-                 std::string_view precision = "float32");
+  /// On the device of `how`, which stays open as long as the context; DeviceError when it cannot be
+  /// used. Of the other options only `excess_precision` and `precision` have a meaning here.
+  DeviceFunction(const Program& program, const RunOptions& how);
   ~DeviceFunction();
   DeviceFunction(DeviceFunction&&) noexcept;
   DeviceFunction& operator=(DeviceFunction&&) noexcept;

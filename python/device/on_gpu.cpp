@@ -34,9 +34,10 @@ class OnGpu {
   OnGpu(nb::handle program, const std::string& device)
       : inputs_(program_of(program).inputs()), outputs_(program_of(program).outputs()) {
     const Program& compiled = program_of(program);
-    const std::string precision = options_of(program).precision;
+    RunOptions how = options_of(program);
+    how.device = device;
     const nb::gil_scoped_release release;
-    function_.emplace(compiled, device, Context::process_default(), precision);
+    function_.emplace(compiled, how);
   }
   ~OnGpu() {
     const nb::gil_scoped_release release;  // others may wait for it with the device's lock

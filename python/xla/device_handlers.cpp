@@ -29,10 +29,12 @@ Program cast(DType from, DType to) {
 struct OnGpu {
   explicit OnGpu(int device)
       : engine(device, sc::CudaOptions{.context = Context::process_default()}),
-        widened(cast(DType::kF32, DType::kF64), fmt::format("cuda:{}", device),
-                Context::process_default()),
-        narrowed(cast(DType::kF64, DType::kF32), fmt::format("cuda:{}", device),
-                 Context::process_default()) {}
+        widened(cast(DType::kF32, DType::kF64), on(device)),
+        narrowed(cast(DType::kF64, DType::kF32), on(device)) {}
+
+  static RunOptions on(int device) {
+    return {.context = Context::process_default(), .device = fmt::format("cuda:{}", device)};
+  }
 
   sc::CudaEngine engine;  ///< its faults are those of XLA's calls alone
   DeviceFunction widened;

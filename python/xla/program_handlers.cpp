@@ -67,6 +67,7 @@ struct ProgramCall {
   std::vector<Array> outputs;
   HostCall on_host;
   Program program;
+  RunOptions how;
 
   std::mutex mutex = {};
   std::map<int, std::unique_ptr<DeviceFunction>> on_gpus = {};
@@ -96,12 +97,15 @@ struct ProgramCall {
     }
   }
 
+  RunOptions on(int device) const {
+    RunOptions there = how;
+    there.device = fmt::format("cuda:{}", device);
+    return there;
+  }
   DeviceFunction& function_on(int device) {
     const std::lock_guard lock(mutex);
     std::unique_ptr<DeviceFunction>& function = on_gpus[device];
-    if (function == nullptr)
-      function = std::make_unique<DeviceFunction>(program, fmt::format("cuda:{}", device),
-                                                  Context::process_default());
+    if (function == nullptr) function = std::make_unique<DeviceFunction>(program, on(device));
     return *function;
   }
 
@@ -184,8 +188,9 @@ std::vector<Array> arrays_of(const std::vector<Description>& described) {
 
 std::int64_t add(nanobind::handle program, const std::vector<Description>& inputs,
                  const std::vector<Description>& outputs) {
-  return ProgramCalls::instance().add(std::unique_ptr<ProgramCall>(new ProgramCall{
-      arrays_of(inputs), arrays_of(outputs), host_call_of(program), program_of(program)}));
+  return ProgramCalls::instance().add(std::unique_ptr<ProgramCall>(
+      new ProgramCall{arrays_of(inputs), arrays_of(outputs), host_call_of(program),
+                      program_of(program), options_of(program)}));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ int main() {
   const std::vector<Tensor> inputs{Tensor::full(DType::kF32, {2}, 0)};
   expect(program.run(inputs, {.context = context})[0].at(1) == 1, "exp(0) is 1");
   refused<UsageError>("no device of this name",
-                      [&] { DeviceFunction(program, "toaster", context); });
+                      [&] { DeviceFunction(program, {.context = context, .device = "toaster"}); });
 
   const std::vector<double> transition(4, 0.0);
   const std::vector<double> duration(4, 0.0);

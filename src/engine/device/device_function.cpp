@@ -56,10 +56,11 @@ Buffer span_of(runtime::Device& device, const ForeignArray& array) {
 }  // namespace
 
 struct DeviceFunction::State {
-  State(const ir::Fusion& of, std::shared_ptr<Accelerator> on, const Context& context, bool tf32)
+  State(const ir::Fusion& of, std::shared_ptr<Accelerator> on, const Context& context,
+        engine::PlanOptions options, bool excess_precision)
       : accelerator(std::move(on)),
         store(context.state().code),
-        program(of, accelerator, context, {.tf32 = tf32}),
+        program(of, accelerator, context, options, excess_precision),
         overwritten(of.inputs().size()) {
     const ir::Fusion& fusion = program.fusion();
     for (const ir::ExprId id : fusion.live_exprs())
@@ -215,15 +216,16 @@ struct DeviceFunction::State {
   std::vector<Buffer> over;     ///< of others; to be dropped when no lock is held
 };
 
-DeviceFunction::DeviceFunction(const Program& program, std::string_view device,
-                               const Context& context, std::string_view precision) {
-  const bool tf32 = engine::allows_tf32(precision);
-  const std::shared_ptr<Accelerator> accelerator = engine::open_accelerator(device, context);
+DeviceFunction::DeviceFunction(const Program& program, const RunOptions& how) {
+  const bool tf32 = engine::allows_tf32(how.precision);
+  const std::shared_ptr<Accelerator> accelerator =
+      engine::open_accelerator(how.device, how.context);
   if (accelerator == nullptr)
     throw UsageError("'cpu' is not a GPU; run the program there with Program::run");
   // Who calls once calls again, and streams of others are known to what is open.
-  engine::keep_in(context, accelerator);
-  state_ = std::make_unique<State>(program.state().fusion, accelerator, context, tf32);
+  engine::keep_in(how.context, accelerator);
+  state_ = std::make_unique<State>(program.state().fusion, accelerator, how.context,
+                                   engine::PlanOptions{.tf32 = tf32}, how.excess_precision);
 }
 
 DeviceFunction::~DeviceFunction() {

@@ -32,6 +32,10 @@ Context context_of(const SimAccelerator& sim) {
   return context;
 }
 
+RunOptions on_device(const SimAccelerator& sim) {
+  return {.context = context_of(sim), .device = sim.accelerator->name()};
+}
+
 /// Another library on the device: memory, a stream and kernels of its own, all of it seen by the
 /// checker.
 class Others {
@@ -170,7 +174,7 @@ TEST(ForeignArrays, AreUsedInTheOrderOfTheCallersStreamInEverySchedule) {
       const SimAccelerator sim =
           make_sim_accelerator({.streams = streams, .check_streams = true}, schedule.make());
       Others others(*sim.accelerator);
-      DeviceFunction function(program, sim.accelerator->name(), context_of(sim));
+      DeviceFunction function(program, on_device(sim));
       std::vector<std::shared_ptr<Tensor>> found;
       std::vector<ForeignArray> inputs{others.room(DType::kF32, {4}),
                                        others.room(DType::kF32, {4})};
@@ -197,7 +201,7 @@ TEST(ForeignArrays, AreUsedInTheOrderOfTheCallersStreamInEverySchedule) {
 TEST(ForeignArrays, CallsInACaptureAreRefusedBeforeAnythingIsDone) {
   const SimAccelerator sim = make_sim_accelerator();
   Others others(*sim.accelerator);
-  DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(doubled(), on_device(sim));
   ForeignArray x = others.write(segfuse::testing::counting({2, 3}, DType::kF32), others.stream());
   const ForeignArray y = others.room(DType::kF32, {2, 3});
   function.run({{x}}, {{y}}, others.stream().get());
@@ -218,7 +222,7 @@ TEST(ForeignArrays, CallsInACaptureAreRefusedBeforeAnythingIsDone) {
 TEST(ForeignArrays, OnOneStreamNeedNoEventAndNoWait) {
   const SimAccelerator sim = make_sim_accelerator();
   Others others(*sim.accelerator);
-  DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(doubled(), on_device(sim));
   const ForeignArray x =
       others.write(segfuse::testing::counting({2, 3}, DType::kF32), others.stream());
   const ForeignArray y = others.room(DType::kF32, {2, 3});
@@ -241,7 +245,7 @@ void run_on_many_streams(bool planned) {
   const std::vector<Tensor> expected = on_the_host(program, kPair);
   const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::seeded(3));
   Others others(*sim.accelerator);
-  DeviceFunction function(program, sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(program, on_device(sim));
   std::vector<std::shared_ptr<Tensor>> found;
   for (int i = 0; i < 44; ++i) {  // more than are adopted
     const StreamHandle stream = others.another_stream();
@@ -266,7 +270,7 @@ TEST(PlannedRuns, OnManyStreamsAreOrderedToo) { run_on_many_streams(true); }
 TEST(PlannedRuns, AreRefusedWhereTheArraysHaveToBeLookedAt) {
   const SimAccelerator sim = make_sim_accelerator();
   Others others(*sim.accelerator);
-  DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(doubled(), on_device(sim));
   const std::vector<Shape> shapes{{2, 3}};
   const auto planned = function.planned(shapes);
   ASSERT_NE(planned, nullptr);
@@ -284,7 +288,7 @@ TEST(PlannedRuns, AreRefusedWhereTheArraysHaveToBeLookedAt) {
   const Value y = a + 1;
   f.output(y, "y");
   f.alias(y, a);
-  DeviceFunction overwrites(f.build(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction overwrites(f.build(), on_device(sim));
   EXPECT_EQ(overwrites.planned(std::vector<Shape>{{4}}), nullptr);
 }
 
@@ -295,7 +299,7 @@ TEST(PlannedRuns, TakeEmptyArraysWithoutMemory) {
   const Value x = f.input("x", DType::kF32, {"A", "B"});
   f.output(sum(x, std::vector<std::int64_t>{1}), "y");
   f.output(x * 2, "z");
-  DeviceFunction function(f.build(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(f.build(), on_device(sim));
   const auto planned = function.planned(std::vector<Shape>{{2, 0}});
   const ForeignArray y = others.write(row({7, 7}, DType::kF32), others.stream());
   const std::vector<void*> addresses{nullptr, y.address, nullptr};
@@ -311,7 +315,7 @@ TEST(PlannedRuns, HoldTheirPlan) {
   Others others(*sim.accelerator);
   std::shared_ptr<DeviceFunction::Planned> planned;
   {
-    DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
+    DeviceFunction function(doubled(), on_device(sim));
     const Tensor values = segfuse::testing::counting({2, 3}, DType::kF32);
     const std::vector<ForeignArray> x{others.write(values, others.stream())};
     const std::vector<ForeignArray> y{others.room(DType::kF32, {2, 3})};
@@ -327,7 +331,7 @@ TEST(PlannedRuns, HoldTheirPlan) {
 TEST(ForeignArrays, MayHaveAnyStridesAndAddresses) {
   const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::lazy());
   Others others(*sim.accelerator);
-  DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(doubled(), on_device(sim));
   const Tensor values = segfuse::testing::counting({4, 6}, DType::kF32);
   const ForeignArray whole = others.write(values, others.stream(), 4);  // not aligned
   const auto run = [&](ForeignArray x,
@@ -375,7 +379,7 @@ Program decayed() {
 TEST(ForeignArrays, AreOverwrittenInPlace) {
   const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::seeded(1));
   Others others(*sim.accelerator);
-  DeviceFunction function(decayed(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(decayed(), on_device(sim));
   const ForeignArray w = others.write(kPair[0], others.stream());
   const ForeignArray g = others.write(kPair[1], others.stream());
   const ForeignArray out = others.room(DType::kF32, {4});
@@ -404,7 +408,7 @@ TEST(ForeignArrays, MayLieOnTheHost) {
   FusionBuilder f("scaled");
   const Value array = f.input("x", DType::kF32, {"N"});
   f.output(array * f.input("s", DType::kF32, {}), "y");
-  DeviceFunction function(f.build(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(f.build(), on_device(sim));
   const ForeignArray x = others.write(kPair[0], others.stream());
   const ForeignArray y = others.room(DType::kF32, {4});
   std::vector<std::shared_ptr<Tensor>> found;
@@ -434,7 +438,7 @@ TEST(ForeignArrays, AreLetGoOnceWhenTheDeviceHasDoneWithThem) {
   {
     const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::lazy());
     Others others(*sim.accelerator);
-    DeviceFunction function(doubled(), sim.accelerator->name(), context_of(sim));
+    DeviceFunction function(doubled(), on_device(sim));
     const auto lend = [&] {
       ForeignArray x =
           others.write(segfuse::testing::counting({2, 3}, DType::kF32), others.stream());
@@ -471,7 +475,7 @@ TEST(ForeignArrays, ResultsAreReadyWhereTheyAreHandedOut) {
     const SimAccelerator sim =
         make_sim_accelerator({.streams = 2, .check_streams = true}, schedule.make());
     Others others(*sim.accelerator);
-    DeviceFunction function(program, sim.accelerator->name(), context_of(sim));
+    DeviceFunction function(program, on_device(sim));
     std::vector<std::shared_ptr<Tensor>> found;
     for (int step = 0; step < 3; ++step) {
       std::vector<ForeignArray> inputs;
@@ -496,7 +500,7 @@ TEST(ForeignArrays, MemoryThatWasHandedOutIsUsedAgainWhenTheDeviceIsIdle) {
   Others others(*sim.accelerator);
   FusionBuilder f("ones");
   f.output(f.input("x", DType::kF32, {}) + f.full(1, {1 << 18}, DType::kF32), "y");
-  DeviceFunction function(f.build(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(f.build(), on_device(sim));
   ForeignArray x = others.write(row({2}, DType::kF32).reshaped({}), others.stream());
   x.ready = others.stream().get();
   std::vector<std::shared_ptr<Tensor>> found;
@@ -518,7 +522,7 @@ TEST(ForeignArrays, MemoryThatWasHandedOutIsUsedAgainWhenTheDeviceIsIdle) {
 TEST(ForeignArrays, AreRefusedInOneSentence) {
   const SimAccelerator sim = make_sim_accelerator();
   Others others(*sim.accelerator);
-  DeviceFunction function(diamond(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(diamond(), on_device(sim));
   const ForeignArray x = others.write(kPair[0], others.stream());
   const ForeignArray y = others.room(DType::kF32, {3});
   EXPECT_THAT(message_of<UsageError>([&] { function.run({{x}}, {}, others.stream().get()); }),
@@ -527,7 +531,7 @@ TEST(ForeignArrays, AreRefusedInOneSentence) {
               HasSubstr("N"));
   EXPECT_THROW(function.run(std::vector{x, y}), UsageError);
   EXPECT_EQ(function.prepare(std::vector<Shape>{{7}, {7}}), (std::vector<Shape>{{7}, {7}, {7}}));
-  EXPECT_THROW(DeviceFunction(diamond(), "cpu"), UsageError);
+  EXPECT_THROW(DeviceFunction(diamond(), {.device = "cpu"}), UsageError);
   EXPECT_THROW(DeviceFunction::hand_out(kPair[0], nullptr), UsageError);
 }
 
@@ -537,7 +541,7 @@ TEST(ForeignArrays, WrongIndicesAreToldByTheCheck) {
   FusionBuilder f("rows");
   const Value table = f.input("x", DType::kF32, {"N"});
   f.output(take(table, f.input("i", DType::kI64, {"M"}), 0), "y");
-  DeviceFunction function(f.build(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(f.build(), on_device(sim));
   const ForeignArray x = others.write(kPair[0], others.stream());
   const ForeignArray i = others.write(row({0, 9}, DType::kI64), others.stream());
   const ForeignArray y = others.room(DType::kF32, {2});
@@ -562,7 +566,7 @@ TEST(ForeignArrays, WrongIndicesAreToldByTheCheck) {
 
 TEST(ForeignArrays, HostArraysTravel) {
   const SimAccelerator sim = make_sim_accelerator();
-  DeviceFunction function(decayed(), sim.accelerator->name(), context_of(sim));
+  DeviceFunction function(decayed(), on_device(sim));
   std::vector<Tensor> inputs{kPair[0].clone(), kPair[1].clone()};
   const std::vector<Tensor> made = function.run_on_copies(inputs);
   EXPECT_EQ(made[0].at(3), 0.0);
@@ -583,6 +587,24 @@ TEST(ForeignArrays, AProgramRunsOnTheDeviceOfItsContext) {
   (void)program.run(inputs, {.context = context, .device = name});
   EXPECT_GT(sim.device->calls(Call::kLaunch), before);
   EXPECT_THROW(program.run(inputs, {.device = name}), UsageError);
+}
+
+/// Sums in bf16 that are rounded after each operation, or once.
+TEST(ForeignArrays, AreRoundedAsTheOptionsSay) {
+  const SimAccelerator sim = make_sim_accelerator();
+  const Program program = Program::from_text(
+      "fusion \"chain\" {\n  %0 = input \"x\" : bf16[64]\n  %1 = mul(%0, %0) : bf16[64]\n"
+      "  %2 = add(%1, %0) : bf16[64]\n  %3 = mul(%2, %0) : bf16[64]\n  output %3\n}\n");
+  Rng rng(5);
+  const std::vector<Tensor> inputs{segfuse::testing::uniform(rng, DType::kBF16, {64})};
+  std::vector<Tensor> found;
+  for (const bool excess : {false, true}) {
+    RunOptions how = on_device(sim);
+    how.excess_precision = excess;
+    found.push_back(DeviceFunction(program, how).run_on_copies(inputs)[0]);
+    EXPECT_TRUE(segfuse::testing::same_bits(found.back(), program.run(inputs, how)[0])) << excess;
+  }
+  EXPECT_FALSE(segfuse::testing::same_bits(found[0], found[1]));
 }
 
 }  // namespace

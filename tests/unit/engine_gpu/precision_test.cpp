@@ -146,7 +146,9 @@ TEST(Precision, OneProgramRunsInEither) {
   EXPECT_TRUE(segfuse::testing::same_bits(run("tf32"), rounded));
   EXPECT_TRUE(segfuse::testing::same_bits(run("float32"), exact));
   for (const char* const precision : {"float32", "tf32"}) {
-    DeviceFunction function(program, device.accelerator->name(), context, precision);
+    DeviceFunction function(
+        program,
+        {.context = context, .precision = precision, .device = device.accelerator->name()});
     EXPECT_TRUE(segfuse::testing::same_bits(function.run_on_copies(inputs)[0], run(precision)))
         << precision;
   }
@@ -162,7 +164,8 @@ TEST(Precision, OthersAreRefused) {
   const std::string expected =
       "found the precision 'bf16' for matrix products of float32, expected 'float32' or 'tf32'";
   EXPECT_EQ(message_of<UsageError>([&] { program.run(inputs, {.precision = "bf16"}); }), expected);
-  EXPECT_EQ(message_of<UsageError>([&] { DeviceFunction(program, "cuda", Context(), "bf16"); }),
+  EXPECT_EQ(message_of<UsageError>(
+                [&] { DeviceFunction(program, {.precision = "bf16", .device = "cuda"}); }),
             expected);
 }
 
