@@ -370,7 +370,7 @@ TEST(Metrics, SegmentsThatDoNotTileAreRefused) {
   } catch (const DataError& error) {
     EXPECT_STREQ(error.what(),
                  "the labels: segments must follow each other without gap and have a length; found "
-                 "0.15 s to 0.1 s");
+                 "0.15 s to 0.2 s");
   }
   EXPECT_THROW(Metrics({0, {0.02}, {}, true}), UsageError);
   EXPECT_THROW(Metrics({0.01, {-1}, {}, true}), UsageError);
