@@ -99,7 +99,7 @@ def arccosh(x: Any) -> Any:
     """Inverse hyperbolic cosine; NaN below 1."""
     large = _large(x)
     t = e.minimum(x, large) - 1.0
-    small = e.log1p(t + e.sqrt(t * 2.0 + t * t))
+    small = e.log1p(t + e.sqrt(t) * e.sqrt(t + 2.0))  # the derivative at 1 is inf
     found = e.where(x > large, e.log(e.maximum(x, 1.0)) + _LN2, small)
     return e.where(x < 1.0, math.nan, found)  # far below, t and its root cancel
 
@@ -128,7 +128,8 @@ def arctan(x: Any) -> Any:
 @_in_floats
 def arcsin(x: Any) -> Any:
     """Inverse sine, within [-pi / 2, pi / 2]; NaN beyond -1 and 1."""
-    return e.atan2(x, e.sqrt((1.0 - x) * (1.0 + x)))
+    # With one root of the product, the derivative at 1 would be inf * 0.
+    return e.atan2(x, e.sqrt(1.0 - x) * e.sqrt(1.0 + x))
 
 
 @_in_floats
