@@ -17,7 +17,6 @@ from .fusion import Fusion
 from .sizes import Size, native_size, native_sizes
 from .value import Value
 
-
 _traced = threading.local()
 
 

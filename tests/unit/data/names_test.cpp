@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "learn/data/labels/look_alikes.h"
+#include "learn/data/text.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 

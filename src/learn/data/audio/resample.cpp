@@ -13,8 +13,8 @@ namespace {
 
 void check_rates(const Audio& audio, int sample_rate) {
   if (sample_rate <= 0)
-    throw UsageError(
-        fmt::format("{}: it cannot have a sample rate of {} Hz", data::name_of(audio), sample_rate));
+    throw UsageError(fmt::format("{}: it cannot have a sample rate of {} Hz", data::name_of(audio),
+                                 sample_rate));
   const std::int64_t low = std::min(audio.sample_rate, sample_rate);
   if (low <= 0 || std::max(audio.sample_rate, sample_rate) > low * kMaxResampling)
     throw DataError(fmt::format(

@@ -135,7 +135,8 @@ std::int64_t FeatureExtractor::num_frames(std::int64_t num_samples) const noexce
 Tensor FeatureExtractor::extract(const Audio& audio) const {
   const State& state = *state_;
   if (state.config.kind == FeatureKind::kValues)
-    throw UsageError(fmt::format("{}: the features are values, and this is audio", data::name_of(audio)));
+    throw UsageError(
+        fmt::format("{}: the features are values, and this is audio", data::name_of(audio)));
   if (audio.sample_rate != state.config.sample_rate)
     throw DataError(
         fmt::format("{}: sample rate {} Hz; the features expect {} Hz, resample the file",

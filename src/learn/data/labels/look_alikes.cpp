@@ -1,4 +1,4 @@
-#include "learn/data/labels/look_alikes.h"
+// Labels that differ in their bytes only.
 
 #include <fmt/core.h>
 
@@ -7,12 +7,13 @@
 #include <map>
 
 #include "base/console/printable.h"
+#include "learn/data/text.h"
 
 namespace segfuse::data {
 namespace {
 
-/// Letters that Unicode composes with a mark, and the composed ones in the same order: Latin, Greek,
-/// Cyrillic and kana.
+/// Letters that Unicode composes with a mark, and the composed ones in the same order: of Latin,
+/// Greek, Cyrillic and kana.
 struct Composition {
   char32_t mark;
   std::u32string_view letters, composed;

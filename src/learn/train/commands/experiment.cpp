@@ -9,7 +9,6 @@
 #include "base/console/log.h"
 #include "base/console/progress.h"
 #include "learn/data/feature_store.h"
-#include "learn/data/labels/look_alikes.h"
 #include "learn/data/recordings.h"
 #include "learn/data/text.h"
 #include "learn/data/unlabelled.h"

@@ -44,8 +44,8 @@ void add_folder(const std::filesystem::path& folder, const std::filesystem::path
     const bool link = std::filesystem::is_symlink(std::filesystem::symlink_status(path, failure));
     if (!link && path_is_directory(path)) {
       if (!std::filesystem::equivalent(path, out, failure)) inside.push_back(path);
-    } else if (is_recording(path) && (std::filesystem::is_regular_file(path, failure) ||
-                                      (link && leads_nowhere(path)))) {
+    } else if (is_recording(path) &&
+               (std::filesystem::is_regular_file(path, failure) || (link && leads_nowhere(path)))) {
       files.push_back({path, below});
     }
   }
