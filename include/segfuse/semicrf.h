@@ -116,7 +116,7 @@ class Lengths {
 struct Half {
   std::uint16_t bits = 0;
   Half() = default;
-  explicit Half(double value);  ///< to nearest even
+  explicit Half(double value);  ///< to nearest even, by way of a float as on GPUs
   explicit operator double() const {
     const std::uint32_t magnitude = (bits & 0x7FFFU) << 13;
     const bool finite = (bits & 0x7C00U) != 0x7C00U;
@@ -130,7 +130,7 @@ struct Half {
 struct BFloat16 {
   std::uint16_t bits = 0;
   BFloat16() = default;
-  explicit BFloat16(double value);  ///< to nearest even
+  explicit BFloat16(double value);  ///< to nearest even, by way of a float as on GPUs
   explicit operator double() const {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }

@@ -85,6 +85,19 @@ class RecordingsTest(tool.ToolTest):
 
 
 class FolderTest(RecordingsTest):
+    def test_labels_that_look_the_same_are_named(self):
+        """The same letter as one character, and as a letter with a mark."""
+        folder = self.folder("forms", 6)
+        paths = sorted(folder.rglob("*.csv"))
+        label = paths[0].read_text().splitlines()[-1].split(",")[-1]
+        for path, name in zip(paths, ("caf\u00e9", "cafe\u0301") * 3):
+            lines = [line.split(",") for line in path.read_text().splitlines()]
+            path.write_text("".join(",".join([*line[:-1], name if line[-1] == label else line[-1]]) + "\n" for line in lines))
+        said = tool.run("train", folder, *QUICK, "--out", self.directory / "forms-model", check=0).stderr
+        self.assertEqual(said.count("look the same and are two labels"), 1, said)
+        self.assertIn("(bytes 63 61 66 65 cc81)", said)
+        self.assertIn("(bytes 63 61 66 c3a9)", said)
+
     def test_a_folder_trains_like_the_file_that_init_writes(self):
         folder = self.folder("plain", 12)
         work = self.directory / "work"

@@ -244,6 +244,22 @@ class RobustTest(tool.ToolTest):
                           preexec_fn=limited(resource.RLIMIT_AS, 900 << 20))
         self.assertIn("2 of 8 recordings could not be decoded", result.stderr)
 
+    def test_links_that_lead_nowhere_are_not_passed_over(self):
+        folder = self.directory / "links"
+        folder.mkdir()
+        shutil.copy(next(self.data.rglob("*.wav")), folder / "a.wav")
+        (folder / "gone.wav").symlink_to("nothing.wav")
+        (folder / "loop.wav").symlink_to("loop.wav")
+        (folder / "loop").symlink_to("loop")
+        (folder / "above").symlink_to("..")
+        (folder / "zero.wav").symlink_to("/dev/zero")
+        out = self.directory / "links-out"
+        result = tool.run("decode", self.model, folder, "--out", out, "--quiet", check=3)
+        self.assertIn("2 of 3 recordings could not be decoded", result.stderr)
+        self.assertRegex(result.stderr, "gone.wav.*No such file")
+        self.assertRegex(result.stderr, "loop.wav.*Too many levels of symbolic links")
+        self.assertEqual([path.name for path in out.glob("*.TextGrid")], ["a.TextGrid"])
+
     def test_a_pipe_without_a_writer_is_refused(self):
         pipe = self.directory / "pipe.wav"
         os.mkfifo(pipe)

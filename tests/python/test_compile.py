@@ -675,3 +675,31 @@ def test_copies_and_pickles():
     np.testing.assert_array_equal(again(X), X * 3)
     with pytest.raises(segfuse.UsageError, match="gradient of <lambda> cannot be pickled"):
         pickle.dumps(gradient)
+
+
+def test_arrays_of_numpy_alone_are_constants_of_the_program():
+    x, places = np.array([3.0, 1.0], np.float32), np.array([2, 0, 2, 2])
+
+    def f(x, places):
+        grid = sf.clip(sf.arange(4) - 1, 0, 7)
+        counts = sf.asarray(sf.zeros(3)).at[places].add(1)
+        weights = sf.outer(np.hanning(5).astype(np.float32), np.ones(2, np.float32))
+
+        def step(carry, v):
+            return carry + sf.sum(np.arange(3.0, dtype=np.float32)) * v, sf.sort(np.array([2, 1]))
+
+        last, stacked = segfuse.scan(step, sf.asarray(np.float32([0.5])), x)
+        return grid, counts, weights @ x, last, stacked
+
+    found = segfuse.compile(f)(x, places)
+    expected = [
+        [0, 0, 1, 2],
+        [1, 0, 3],
+        np.hanning(5).astype(np.float32) * 4,
+        [12.5],
+        [[1, 2], [1, 2]],
+    ]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    with pytest.raises(segfuse.UsageError, match="expected a value of a program"):
+        sf.clip(np.arange(3), 0, 1)  # nothing is traced any more

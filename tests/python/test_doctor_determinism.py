@@ -175,6 +175,63 @@ def test_unwritten_memory_with_the_same_bits_is_no_difference():
     assert runs_of(lambda: program(True), lambda: program(False)) is None
 
 
+def memory_of(value):
+    """Makes malloc() give out memory with these bytes."""
+    sizes = [size for size in range(16, 4096, 16) for _ in range(16)] + [1 << 14, 1 << 16] * 16
+    blocks = [np.full(size, value, dtype=np.uint8) for size in sizes]
+    del blocks
+
+
+def lstm(dirty):
+    module, x = torch.nn.LSTM(4, 5), torch.randn(3, 2, 4)
+    dirty()
+    module(x)[0].sum().backward()
+
+
+def ctc_loss(dirty):
+    scores = torch.randn(12, 2, 5, requires_grad=True)
+    labels, frames, lengths = torch.ones(2, 6, dtype=torch.long), [12, 9], [6, 2]
+    dirty()
+    torch.nn.functional.ctc_loss(scores.log_softmax(2), labels, frames, lengths).backward()
+
+
+def circular_padding(dirty):
+    x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    dirty()
+    torch.nn.functional.pad(x, (2, 1, 1, 2), mode="circular").clone().sum().backward()
+
+
+def rrelu_of_inference(dirty):
+    x = torch.randn(40, requires_grad=True)
+    dirty()
+    torch.nn.functional.rrelu(x).sum().backward()
+
+
+@pytest.mark.parametrize("program", [lstm, ctc_loss, circular_padding, rrelu_of_inference])
+def test_scratch_memory_of_an_operation_is_no_difference(program):
+    def with_memory_of(value):
+        torch.manual_seed(0)
+        memory_of(value)
+        program(lambda: memory_of(value))
+
+    assert runs_of(lambda: with_memory_of(1), lambda: with_memory_of(254)) is None
+
+
+def test_a_copy_of_memory_that_is_partly_unwritten_is_read_later():
+    def program(value):
+        memory_of(value)
+        x = torch.empty(2, 40)
+        x[0].copy_(torch.ones(40))
+        y = x.clone()
+        assert y[0].add(1)[3] == 2
+        if value != np.uint8(x.numpy().view(np.uint8)[1, 7]):
+            pytest.skip("malloc() gave out other memory")
+        y[1].add(1)
+
+    found = runs_of(lambda: program(1), lambda: program(64))
+    assert (found["kind"], found["operation"]) == ("unwritten", "add")
+
+
 def test_the_same_operation_at_another_line_has_parted():
     def program(numbers):
         x = torch.from_numpy(np.array(numbers, dtype=np.float32))

@@ -175,3 +175,13 @@ def test_quantiles_of_equal_elements(function, wanted):
     np.testing.assert_allclose(slopes(function, [-1, 2, 2.5, 3]), wanted, atol=1e-12)
     infinite = np.array([-1, np.inf, np.inf, np.inf])
     assert segfuse.compile(function)(infinite) == np.inf
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_derivatives_at_the_ends_of_a_domain_are_infinite(dtype):
+    def at(f, *points):
+        return segfuse.grad(lambda x: f(x).sum())(np.array(points, dtype)).tolist()
+
+    assert at(sf.arcsin, 1, -1, 0) == [np.inf, np.inf, 1]
+    assert at(sf.arccos, 1, -1, 0) == [-np.inf, -np.inf, -1]
+    assert at(sf.arccosh, 1) == at(sf.arctanh, 1) == at(sf.sqrt, 0) == at(sf.log, 0) == [np.inf]

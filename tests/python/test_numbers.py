@@ -85,3 +85,25 @@ def test_an_index_of_one_operand_alone_is_summed_without_rounding():
     assert found.dtype == np.float16
     exact = np.einsum("ij,jk->k", a.astype(np.float64), b.astype(np.float64))
     assert np.all(np.abs(found - exact) <= 2.0**-11 * np.abs(exact) + 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_ldexp_is_numpys_for_all_exponents(dtype):
+    limits = np.finfo(dtype)
+    x = np.array([0.0, -0.0, 1.0, -1.7, limits.max, limits.tiny, 3 * limits.smallest_subnormal,
+                  np.inf, np.nan], dtype)  # fmt: skip
+    exponents = np.concatenate([np.arange(-2200, 2200, 7), [-(2**31), 2**31 - 1, 0, 1, -1]])
+    exponents = exponents.astype(np.int32)
+    with np.errstate(all="ignore"):
+        expected = np.ldexp(x[:, None], exponents)
+    found = segfuse.compile(np.ldexp)(x[:, None], exponents)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_logaddexp2_of_numbers_far_apart_has_all_digits(dtype):
+    b = np.arange(-120, 0).astype(dtype) + dtype(0.3)
+    expected = np.log1p(np.exp2(b.astype(np.longdouble))) / np.log(np.longdouble(2))
+    found = segfuse.compile(np.logaddexp2)(np.zeros_like(b), b)
+    assert (abs(found - expected) <= 4 * np.spacing(expected.astype(dtype))).all()

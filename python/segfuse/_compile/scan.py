@@ -14,6 +14,7 @@ from .._program.lift import (
     fusion_of,
     same_size,
     shape_text,
+    traced,
     value_of,
 )
 from .._program.sizes import Size, native_size
@@ -59,7 +60,8 @@ def scan(
     own = [_input(body, f"carry_{i}", x, x._native.shape()) for i, x in enumerate(carries)]
     step = [_input(body, f"x_{i}", x, x._native.shape()[1:]) for i, x in enumerate(sequences)]
     x = None if xs_structure is None and xs is None else unflatten(xs_structure, iter(step))
-    result = f(unflatten(carry_structure, iter(own)), x)
+    with traced(body):
+        result = f(unflatten(carry_structure, iter(own)), x)
     if not isinstance(result, tuple) or len(result) != 2:
         raise UsageError(
             f"scan: the function returned {_arrays.describe(result)}, expected (carry, y)"

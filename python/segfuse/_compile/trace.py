@@ -8,7 +8,7 @@ from typing import Any
 from .. import _gpu, _native
 from .._arrays import STATIC, signature_of
 from .._program.fusion import Fusion
-from .._program.lift import as_value
+from .._program.lift import as_value, traced
 from .._program.sizes import Guard, Size
 from .._program.value import Value
 from .call import Call
@@ -27,7 +27,8 @@ class Trace:
         fusion._numbers = numbers
         values = iter([self._input(fusion, numbers, call, i) for i in range(len(call.leaves))])
         args, kwargs = unflatten(call.structure, values)
-        result = function(*args, **kwargs)
+        with traced(fusion):
+            result = function(*args, **kwargs)
         self.leaves: list[Any] = []
         self.structure = flatten(result, self.leaves)
         self.places = [self._output(fusion, leaf) for leaf in self.leaves]

@@ -99,7 +99,7 @@ def arccosh(x: Any) -> Any:
     """Inverse hyperbolic cosine; NaN below 1."""
     large = _large(x)
     t = e.minimum(x, large) - 1.0
-    small = e.log1p(t + e.sqrt(t * 2.0 + t * t))
+    small = e.log1p(t + e.sqrt(t) * e.sqrt(t + 2.0))  # the derivative at 1 is inf
     found = e.where(x > large, e.log(e.maximum(x, 1.0)) + _LN2, small)
     return e.where(x < 1.0, math.nan, found)  # far below, t and its root cancel
 
@@ -128,7 +128,8 @@ def arctan(x: Any) -> Any:
 @_in_floats
 def arcsin(x: Any) -> Any:
     """Inverse sine, within [-pi / 2, pi / 2]; NaN beyond -1 and 1."""
-    return e.atan2(x, e.sqrt((1.0 - x) * (1.0 + x)))
+    # With one root of the product, the derivative at 1 would be inf * 0.
+    return e.atan2(x, e.sqrt(1.0 - x) * e.sqrt(1.0 + x))
 
 
 @_in_floats
@@ -168,25 +169,25 @@ def hypot(a: Any, b: Any) -> Any:
     return e.where(infinite, math.inf, e.where(most == 0, most, result + (a - a) + (b - b)))
 
 
-def _log_of_sum(a: Value, b: Value, scale: float) -> Value:
-    """log(exp(a) + exp(b)) in the base whose natural logarithm is 1 / scale."""
+def _log_of_sum(a: Value, b: Value, power: Callable[[Value], Value], scale: float) -> Value:
+    """log(power(a) + power(b)) in the base of power, whose natural logarithm is 1 / scale."""
     same = a == b
     most, least = e.maximum(a, b), e.minimum(a, b)
-    distance = e.where(same, 1.0, most - least) * (1 / scale)
-    apart = most + e.log1p(e.exp(-distance)) * scale
+    distance = e.where(same, 1.0, most - least)
+    apart = most + e.log1p(power(-distance)) * scale
     return e.where(same, a * 0.5 + b * 0.5 + _LN2 * scale, apart)
 
 
 @_in_floats
 def logaddexp(a: Any, b: Any) -> Any:
     """log(exp(a) + exp(b)) without overflow."""
-    return _log_of_sum(a, b, 1.0)
+    return _log_of_sum(a, b, e.exp, 1.0)
 
 
 @_in_floats
 def logaddexp2(a: Any, b: Any) -> Any:
     """log2(2**a + 2**b) without overflow."""
-    return _log_of_sum(a, b, 1 / _LN2)
+    return _log_of_sum(a, b, e.exp2, 1 / _LN2)
 
 
 @_in_floats
@@ -199,9 +200,13 @@ def sinc(x: Any) -> Any:
 
 @_in_floats
 def ldexp(x: Any, exponent: Any) -> Any:
-    """x * 2**exponent."""
-    half = e.floor(exponent * 0.5)
-    return x * e.exp2(half) * e.exp2(exponent - half)
+    """x * 2**exponent, rounded once."""
+    # As in C libraries: no factor overflows, and a step down leaves all digits to the next one.
+    most, least = (1023, -969) if x.dtype == "float64" else (127, -102)
+    for _ in range(3):
+        step = e.clip(exponent, least, most)
+        x, exponent = x * e.exp2(step), exponent - step
+    return x
 
 
 def float_power(a: Any, b: Any) -> Value:

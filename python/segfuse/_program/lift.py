@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,22 @@ from .fusion import Fusion
 from .sizes import Size, native_size, native_sizes
 from .value import Value
 
+_traced = threading.local()
+
+
+@contextlib.contextmanager
+def traced(fusion: Fusion) -> Iterator[None]:
+    """While a function is traced into that program, operations on arrays alone belong to it."""
+    before = getattr(_traced, "fusion", None)
+    _traced.fusion = fusion
+    try:
+        yield
+    finally:
+        _traced.fusion = before
+
 
 def fusion_of(operation: str, operands: Sequence[Any]) -> Fusion:
-    """The program of the values among the operands."""
+    """The program of the values among the operands, or else the one that is traced."""
     found: Fusion | None = None
     for operand in operands:
         if not isinstance(operand, (Value, Size)):
@@ -29,6 +44,8 @@ def fusion_of(operation: str, operands: Sequence[Any]) -> Fusion:
                 f"{operation}: found values of two Fusions, {found.name!r} and "
                 f"{operand._fusion.name!r}; a value means nothing outside the call that traces it"
             )
+    if found is None and any(_arrays.kind_of(x) is not _arrays.STATIC for x in operands):
+        found = getattr(_traced, "fusion", None)
     if found is None:
         kinds = ", ".join(_arrays.describe(operand) for operand in operands)
         raise UsageError(

@@ -69,11 +69,14 @@ void check_finite(const Tensor& values, std::string_view name, std::int64_t firs
                                   all[i], expected_instead(all[i])));
 }
 
+std::string name_of(const Audio& audio) {
+  return audio.source.empty() ? "the recording" : audio.source;
+}
+
 void check_finite(const Audio& audio, std::int64_t first) {
   for (std::size_t i = 0; i < audio.samples.size(); ++i)
     if (!std::isfinite(audio.samples[i]))
-      throw DataError(fmt::format("{}: sample {} is {}; expected {}",
-                                  audio.source.empty() ? "the recording" : audio.source,
+      throw DataError(fmt::format("{}: sample {} is {}; expected {}", name_of(audio),
                                   static_cast<std::size_t>(first) + i, audio.samples[i],
                                   expected_instead(audio.samples[i])));
 }

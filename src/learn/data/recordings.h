@@ -27,6 +27,8 @@ std::vector<Example> load_examples(std::span<const Recording> recordings,
 
 /// What a number that is not finite should have been: larger ones become infinite in f32.
 std::string_view expected_instead(float value);
+/// For messages: the source, or "the recording" where samples came without one.
+std::string name_of(const Audio& audio);
 /// DataError naming the first that is not finite; they are counted from `first` on.
 void check_finite(const Tensor& values, std::string_view name, std::int64_t first_row = 0);
 void check_finite(const Audio& audio, std::int64_t first = 0);

@@ -28,15 +28,21 @@ double quotient(std::int64_t above, std::int64_t below, double when_empty) {
   return below == 0 ? when_empty : static_cast<double>(above) / static_cast<double>(below);
 }
 
+/// For messages: the line of its file, if it is from one.
+std::string place_of(const Annotation& annotation, const LabelSegment& segment) {
+  if (annotation.source.empty()) return "the labels";
+  return fmt::format("{}:{}", annotation.source, segment.line);
+}
+
 std::vector<TimedLabel> to_timed(const Annotation& annotation) {
   std::vector<TimedLabel> out;
   for (const LabelSegment& segment : annotation.segments) {
     TimedLabel timed{segment.label, to_nanoseconds(segment.start), to_nanoseconds(segment.end)};
     if (timed.end <= timed.start || (!out.empty() && timed.start != out.back().end))
       throw DataError(
-          fmt::format("{}:{}: segments must follow each other without gap and have a length; found "
+          fmt::format("{}: segments must follow each other without gap and have a length; found "
                       "{} s to {} s",
-                      annotation.source, segment.line, segment.start, segment.end));
+                      place_of(annotation, segment), segment.start, segment.end));
     out.push_back(std::move(timed));
   }
   return out;

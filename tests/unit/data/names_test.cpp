@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "learn/data/text.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
 
@@ -87,6 +88,28 @@ TEST(NamesOfRecordings, Gff3EscapesThem) {
   options.sample_rate = 1;
   const Annotation read = parse_labels("a%20b\t.\tx%2Cy%\t1\t2\t.\t.\t.\t.\n", "x.gff3", options);
   EXPECT_EQ(read.segments.at(0).label, "x,y%");
+}
+
+TEST(LookAlikes, AreTextsThatOnlyTheirBytesTellApart) {
+  using Pairs = std::vector<std::pair<std::string, std::string>>;
+  const auto alike = [](const char* a, const char* b) {
+    return data::look_alikes({a, "other", b}) == Pairs{{a, b}};
+  };
+  EXPECT_TRUE(alike("caf\u00e9", "cafe\u0301"));
+  EXPECT_TRUE(alike("\u1ebf", "e\u0302\u0301"));
+  EXPECT_TRUE(alike("\u1ebf", "\u00ea\u0301"));
+  EXPECT_TRUE(alike("\u304c", "\u304b\u3099"));
+  EXPECT_TRUE(alike("\ud55c", "\u1112\u1161\u11ab"));
+  EXPECT_TRUE(alike("a b", "a\u00a0b"));
+  EXPECT_TRUE(alike("ab", "a\u200bb"));
+  EXPECT_TRUE(alike("\ufeffab", "ab"));
+  EXPECT_FALSE(alike("e", "e\u0301"));
+  EXPECT_FALSE(alike("\u00e8", "e\u0301"));
+  EXPECT_FALSE(alike("\u025b\u0303", "\u00f8"));
+  EXPECT_FALSE(alike("ab", "a b"));
+  EXPECT_FALSE(alike("same", "same"));
+  EXPECT_FALSE(alike("\xff", "\xfe"));
+  EXPECT_EQ(data::byte_text("e\u0301"), "65 cc81");
 }
 
 }  // namespace

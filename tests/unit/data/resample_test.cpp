@@ -98,6 +98,17 @@ TEST(Resample, RatesThatAreTooFarApartAreRefused) {
   EXPECT_THROW(resample(tone(1, 100, 100), 0), UsageError);
 }
 
+TEST(Resample, SamplesWithoutAFileAreTheRecording) {
+  Audio audio = tone(1, 50, 100);
+  audio.source.clear();
+  try {
+    resample(audio, 16000);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_EQ(std::string_view(error.what()).substr(0, 36), "the recording: sample rate 50 Hz; it");
+  }
+}
+
 TEST(ReadFeatures, ARecordingOfAnotherRateHasTheFramesOfItsSeconds) {
   const test::TemporaryDirectory directory;
   write_wav(directory / "x.wav", tone(1000, 44100, 44100 + 100).samples, 44100);

@@ -27,7 +27,9 @@ from .operation import (
     describe,
     has_arrived,
     is_only_written,
+    is_scratch,
     operation_of,
+    results_of,
     tensors_in,
     written_of,
 )
@@ -42,6 +44,11 @@ _ATOMIC = (
     "embedding_dense_backward", "grid_sampler", "upsample", "max_pool", "nll_loss2d", "histc",
     "kthvalue", "median", "index_reduce", "replication_pad", "reflection_pad", "ctc_loss",
 )  # fmt: skip
+
+_COPIES = ("copy_", "clone", "_to_copy")
+_UNREAD = "unread"
+"""In place of the hash of memory that may be partly unwritten and is only copied: what reads the
+copy is compared."""
 
 
 def hash_of(tensor: Tensor) -> int:
@@ -128,28 +135,36 @@ class Determinism(Dispatch):
         overwritten = {id(t) for t in written_of(operation, args, kwargs)}
         operands: list[list[Any]] = []
         for name, value in arguments_of(operation, args, kwargs):
+            if is_scratch(name):
+                continue
             if isinstance(value, (bool, int, float)):
                 operands.append([name, repr(value), False])
             for i, tensor in enumerate(tensors_in(value)):
                 label = f"{name}[{i}]" if isinstance(value, (list, tuple)) else name
-                unwritten = self._unwritten.place_of(tensor) is not None
+                partly = self._unwritten.is_partly_written(tensor)
+                unwritten = partly or self._unwritten.place_of(tensor) is not None
                 # What is overwritten is no operand, unless the operation adds to it.
                 blank = operation.name in ("copy_", "fill_", "zero_") or operation.random
                 if id(tensor) in overwritten and (blank or is_only_written(operation, name)):
                     continue
                 if _hashable(tensor):
                     label = f"{label} {describe(tensor)}"
-                    operands.append([label, hash_of(tensor), unwritten])
+                    known = _UNREAD if partly and operation.name in _COPIES else hash_of(tensor)
+                    operands.append([label, known, unwritten])
         return operands
 
     def _look(  # type: ignore[no-untyped-def]
         self, operation, args, kwargs, result, operands: list[list[Any]], place: Place
     ) -> None:
-        results = list(written_of(operation, args, kwargs)) or list(tensors_in(result))
+        results = results_of(operation, args, kwargs, result)
         arrived = has_arrived(operation, result)
         results = [tensor for tensor in results if arrived and _hashable(tensor)]
+        copies = any(known == _UNREAD for _, known, _ in operands)
         for tensor in results:
-            self._unwritten.written(tensor)
+            if copies:
+                self._unwritten.moved(tensor, place)
+            else:
+                self._unwritten.written(tensor)
         node = torch._C._current_autograd_node()
         if node is None and torch.is_grad_enabled():
             self._nodes.note(operation.name, place, self._modules.path())
@@ -160,7 +175,7 @@ class Determinism(Dispatch):
             "name": operation.name,
             "place": str(place),
             "operands": operands,
-            "results": [hash_of(tensor) for tensor in results],
+            "results": [] if copies else [hash_of(tensor) for tensor in results],
         }
         if self._trace is not None:
             self._trace.write(json.dumps(mine) + "\n")

@@ -23,6 +23,22 @@ _UNWRITTEN = {
     "empty_permuted", "_efficientzerotensor",
 }  # fmt: skip
 
+_SCRATCH = {
+    "mkldnn_rnn_layer": (3,), "_cudnn_rnn": (3,), "miopen_rnn": (3,), "_ctc_loss": (1,),
+    "cudnn_batch_norm": (3,), "_batch_norm_with_update": (3,),
+    "_scaled_dot_product_flash_attention": (6, 7, 8), "_flash_attention_forward": (2, 3, 4),
+    "_scaled_dot_product_efficient_attention": (2, 3), "_efficient_attention_forward": (2, 3),
+    "_scaled_dot_product_cudnn_attention": (6, 7, 8), "_cudnn_attention_forward": (6, 7, 8),
+}  # fmt: skip
+"""Results that only the operation's own backward pass reads, and that may be partly unwritten:
+workspaces, and states of random numbers where there is no dropout."""
+
+_SCRATCH_ARGUMENTS = {
+    "workspace", "log_alpha", "reserve", "reserveSpace", "noise", "rng_state", "unused",
+    "philox_seed", "philox_offset",
+}  # fmt: skip
+"""What operations of backward passes call them, and what they write beside their result."""
+
 _OURS = {
     "mm": "matmul", "bmm": "matmul", "addmm": "matmul", "baddbmm": "matmul", "mv": "matmul",
     "dot": "matmul", "addmv": "matmul", "convolution": "matmul", "linear": "matmul",
@@ -180,6 +196,25 @@ def written_of(
             yield from tensors_in(args[i])
         elif name in kwargs:
             yield from tensors_in(kwargs[name])
+
+
+def is_scratch(name: str) -> bool:
+    """Whether an argument of that name is memory that only a library reads, perhaps unwritten."""
+    return name in _SCRATCH_ARGUMENTS
+
+
+def results_of(
+    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> list[Tensor]:
+    """What the operation has computed, without memory that only a library reads."""
+    if any(not is_scratch(name) for _, name in operation.written):
+        written = list(written_of(operation, args, kwargs))
+        if written:
+            return written
+    scratch = _SCRATCH.get(operation.name, ())
+    if scratch and isinstance(result, (list, tuple)):
+        result = [part for i, part in enumerate(result) if i not in scratch]
+    return list(tensors_in(result))
 
 
 def has_numbers(tensor: Tensor) -> bool:

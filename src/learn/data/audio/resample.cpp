@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "learn/data/audio/parsers.h"
+#include "learn/data/recordings.h"
 #include "segfuse/error.h"
 
 namespace segfuse {
@@ -12,14 +13,14 @@ namespace {
 
 void check_rates(const Audio& audio, int sample_rate) {
   if (sample_rate <= 0)
-    throw UsageError(
-        fmt::format("{}: it cannot have a sample rate of {} Hz", audio.source, sample_rate));
+    throw UsageError(fmt::format("{}: it cannot have a sample rate of {} Hz", data::name_of(audio),
+                                 sample_rate));
   const std::int64_t low = std::min(audio.sample_rate, sample_rate);
   if (low <= 0 || std::max(audio.sample_rate, sample_rate) > low * kMaxResampling)
     throw DataError(fmt::format(
         "{}: sample rate {} Hz; it cannot be resampled to {} Hz, since the rates may differ by a "
         "factor of {} at most; set features.sample_rate to one that is nearer",
-        audio.source, audio.sample_rate, sample_rate, kMaxResampling));
+        data::name_of(audio), audio.sample_rate, sample_rate, kMaxResampling));
 }
 
 }  // namespace

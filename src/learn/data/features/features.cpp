@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "learn/data/features/frame_stream.h"
+#include "learn/data/recordings.h"
 #include "segfuse/data.h"
 #include "segfuse/error.h"
 
@@ -134,15 +135,16 @@ std::int64_t FeatureExtractor::num_frames(std::int64_t num_samples) const noexce
 Tensor FeatureExtractor::extract(const Audio& audio) const {
   const State& state = *state_;
   if (state.config.kind == FeatureKind::kValues)
-    throw UsageError(fmt::format("{}: the features are values, and this is audio", audio.source));
+    throw UsageError(
+        fmt::format("{}: the features are values, and this is audio", data::name_of(audio)));
   if (audio.sample_rate != state.config.sample_rate)
     throw DataError(
         fmt::format("{}: sample rate {} Hz; the features expect {} Hz, resample the file",
-                    audio.source, audio.sample_rate, state.config.sample_rate));
+                    data::name_of(audio), audio.sample_rate, state.config.sample_rate));
   if (audio.samples.empty())
-    throw DataError(fmt::format("{}: the recording has no samples", audio.source));
+    throw DataError(fmt::format("{}: no samples; expected at least one", data::name_of(audio)));
   if (audio.stacked < 1 || audio.samples.size() % static_cast<std::size_t>(audio.stacked) != 0)
-    throw UsageError(fmt::format("{}: {} samples of {} channels", audio.source,
+    throw UsageError(fmt::format("{}: {} samples of {} channels", data::name_of(audio),
                                  audio.samples.size(), audio.stacked));
   const std::int64_t frames = num_frames(audio.frames());
   const std::int64_t width = state.base * audio.stacked;

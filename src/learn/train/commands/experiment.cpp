@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "base/console/log.h"
 #include "base/console/progress.h"
@@ -117,6 +118,19 @@ void report_gold(const std::vector<const LabelledSet*>& sets, const TrainConfig&
     log(LogLevel::kWarning,
         "labels that the training set lacks, so every segment decoded there counts as wrong: {}",
         counts_text(unknown));
+}
+
+/// Labels that look the same are different labels, which their owner cannot see.
+void warn_of_look_alikes(const std::vector<const std::vector<Example>*>& sets) {
+  std::set<std::string> labels;
+  for (const std::vector<Example>* set : sets)
+    for (const Example& example : *set)
+      for (const LabelSegment& segment : example.gold.segments) labels.insert(segment.label);
+  for (const auto& [a, b] : data::look_alikes({labels.begin(), labels.end()}))
+    log(LogLevel::kWarning,
+        "the labels {} (bytes {}) and {} (bytes {}) look the same and are two labels; "
+        "data.fold makes them one",
+        data::shown(a), data::byte_text(a), data::shown(b), data::byte_text(b));
 }
 
 void tell_resampled(const std::vector<const std::vector<Example>*>& sets,
@@ -294,6 +308,7 @@ Corpus load_corpus(const TrainConfig& config, data::FeatureStore& store, const C
     features.push_back(example.features);
   }
   corpus.labels = Alphabet::of(golds);
+  warn_of_look_alikes({&train, &dev, &test});
   corpus.normalisation = normalisation_of(corpus, features);
   features.clear();
   for (const auto* set : {&train, &dev, &test})

@@ -26,6 +26,14 @@ Json list_of(const std::vector<Alternative>& alternatives, const Alphabet& label
   return list;
 }
 
+/// Whether a link leads to no file, as those of git-annex to files that were not fetched do. Such a
+/// recording is not passed over: reading it gives the error.
+bool leads_nowhere(const std::filesystem::path& link) {
+  std::error_code failure;
+  const std::filesystem::file_status status = std::filesystem::status(link, failure);
+  return status.type() == std::filesystem::file_type::not_found || failure;
+}
+
 /// Those in a folder, then those in the folders in it.
 void add_folder(const std::filesystem::path& folder, const std::filesystem::path& below,
                 const std::function<bool(const std::filesystem::path&)>& is_recording,
@@ -36,7 +44,8 @@ void add_folder(const std::filesystem::path& folder, const std::filesystem::path
     const bool link = std::filesystem::is_symlink(std::filesystem::symlink_status(path, failure));
     if (!link && path_is_directory(path)) {
       if (!std::filesystem::equivalent(path, out, failure)) inside.push_back(path);
-    } else if (is_recording(path) && std::filesystem::is_regular_file(path, failure)) {
+    } else if (is_recording(path) &&
+               (std::filesystem::is_regular_file(path, failure) || (link && leads_nowhere(path)))) {
       files.push_back({path, below});
     }
   }
