@@ -57,7 +57,8 @@ PeerPlan make_peer_plan(std::span<const ShardRange> ranges, std::int64_t shards,
   plan.two_steps = most * (ranks - 1) * bytes > options.one_step_bytes;
   const std::int64_t few = std::min<std::int64_t>(divided(bytes, kRound), options.blocks);
   const std::int64_t many = std::min<std::int64_t>(bytes / kBytesOfMany, options.most_blocks);
-  plan.blocks = static_cast<int>(std::max({std::int64_t{1}, few, many}));
+  plan.blocks =
+      static_cast<int>(std::clamp<std::int64_t>(std::max(few, many), 1, gpu::kPeerBlocks));
   // As few tiles as have room, all of one size.
   const std::int64_t parts = plan.blocks * (plan.two_steps ? ranks : 1);
   const std::int64_t most_words = options.place_bytes(ranges.size()) / most / 16 * 4;

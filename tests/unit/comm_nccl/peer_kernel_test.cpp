@@ -214,5 +214,21 @@ TEST(PeerPlan, CutsInEqualTilesThatHaveRoom) {
   }
 }
 
+TEST(PeerPlan, KnowsWhichNodesAreBalanced) {
+  const auto balanced = [](std::vector<unsigned char> additions) {
+    PeerPlan plan;
+    plan.nodes.assign(additions.size(), 1);
+    plan.additions = std::move(additions);
+    const std::vector<std::byte*> memory(plan.nodes.size());
+    return peer_arguments(plan, {}, 0, memory, {}, nullptr, nullptr).balanced;
+  };
+  EXPECT_EQ(balanced({0, 1}), 2);
+  EXPECT_EQ(balanced({0, 1, 0, 2}), 4);
+  EXPECT_EQ(balanced({0, 1, 1, 1}), 0);
+  EXPECT_EQ(balanced({0, 0, 1, 2}), 0);
+  EXPECT_EQ(balanced({0, 1, 1}), 0);
+  EXPECT_EQ(balanced({0}), 0);
+}
+
 }  // namespace
 }  // namespace segfuse::comm
