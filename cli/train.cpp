@@ -257,9 +257,11 @@ void add_train(Command app, Common& common) {
               "the same bits")
       .excludes(by_number);
   command
-      .option("--comm", options->comm,
-              "How ranks exchange gradients: nccl, mpi or tcp; default: the first that can be used")
-      .is_one_of({"nccl", "mpi", "tcp"});
+      .option(
+          "--comm", options->comm,
+          "How ranks exchange gradients: peer, nccl, mpi or tcp; default: the first that can be "
+          "used")
+      .is_one_of({"peer", "nccl", "mpi", "tcp"});
   command
       .option("--comm-timeout", options->rank_timeout,
               "With several ranks: seconds that a rank may stay in one state while others wait; 0: "

@@ -1,7 +1,8 @@
 // Ranks of a training on GPUs of this machine, as threads of one process.
-//   segfuse_bench_ranks RANKS exchange   sums of gradients; reference_ms is NCCL's all-reduce
-//   segfuse_bench_ranks RANKS step WIDTH ROWS
-//                                        steps of a training; reference_ms is one GPU by itself
+//   segfuse_bench_ranks RANKS exchange [BLOCKS MOST_BLOCKS ONE_STEP_KIB TILE_KIB]
+//                       sums of gradients; reference_ms is NCCL's all-reduce
+//   segfuse_bench_ranks RANKS step WIDTH ROWS [peer|nccl]
+//                       steps of a training; reference_ms is one GPU by itself
 // Prints one JSON list of rows; nothing where there are fewer GPUs. `device` says how many.
 
 #include <fmt/core.h>
@@ -18,6 +19,7 @@
 #include "base/rng.h"
 #include "comm/nccl/library.h"
 #include "comm/nccl/nccl_exchange.h"
+#include "comm/peer/peer_exchange.h"
 #include "comm/threads/thread_group.h"
 #include "engine/device/accelerator.h"
 #include "learn/train/loop/ranks.h"
@@ -88,39 +90,54 @@ double time_of(Group& group, engine::Accelerator& accelerator, int count,
   return median(each);
 }
 
-nlohmann::ordered_json exchange_rows(int ranks, const Accelerators& accelerators) {
+/// How many sums of so many bytes are timed together.
+int count_of(std::size_t bytes) {
+  return bytes < (std::size_t{4} << 20) ? 100 : bytes < (64U << 20) ? 40 : 10;
+}
+
+/// Sums by NCCL's calls and by peer memory beside NCCL's all-reduce.
+nlohmann::ordered_json exchange_rows(int ranks, const Accelerators& accelerators,
+                                     const comm::PeerOptions& options) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  const std::int64_t shards = comm::least_shards(ranks);
   comm::run_ranks(ranks, [&](Group& group) {
     engine::Accelerator& accelerator = *accelerators[static_cast<std::size_t>(group.rank())];
-    comm::NcclExchange ours(group, comm::least_shards(ranks), *accelerator.device(),
-                            accelerator.streams()[0]);
+    runtime::OpenDevice& device = *accelerator.device();
+    const runtime::StreamId stream = accelerator.streams()[0];
+    std::string reason;
+    std::vector<std::unique_ptr<comm::DeviceExchange>> ways;
+    ways.push_back(std::make_unique<comm::NcclExchange>(group, shards, device, stream));
+    ways.push_back(comm::PeerExchange::open(group, shards, device, stream, reason, options));
+    if (ways.back() == nullptr) {
+      if (group.rank() == 0) fmt::print(stderr, "no peer memory: {}\n", reason);
+      ways.pop_back();
+    }
     AllReduce theirs(group, accelerator);
-    const std::size_t nodes =
-        comm::nodes_of(ours.own_shards(), comm::least_shards(ranks), comm::least_shards(ranks))
-            .size();
+    const std::size_t nodes = comm::nodes_of(ways[0]->own_shards(), shards, shards).size();
     for (std::size_t bytes = 4096; bytes <= std::size_t{1} << 30; bytes *= 4) {
       const std::vector<runtime::Buffer> own(nodes, accelerator.allocate(bytes, "node"));
-      const int count = bytes < (std::size_t{4} << 20) ? 100 : bytes < (64U << 20) ? 40 : 10;
+      const int count = count_of(bytes);
       const double reference =
           time_of(group, accelerator, count, [&] { theirs.enqueue(accelerator, own[0]); });
-      const double ms = time_of(group, accelerator, count,
-                                [&] { ours.sum(own, comm::least_shards(ranks), own[0]); });
-      const double alone = time_of(group, accelerator, 1, [&] {
-        ours.sum(own, comm::least_shards(ranks), own[0]);
-        ours.wait();
-      });
-      if (group.rank() == 0)
-        rows.push_back(
-            {{"name", fmt::format("sum of {} KiB", bytes / 1024)},
-             {"device", fmt::format("{} x {}", ranks, accelerator.device()->device().name())},
-             {"threads", 1},
-             {"ms", ms},
-             {"error", 0},
-             {"reference_ms", reference},
-             {"ratio", ms / reference},
-             {"with_wait_ms", alone}});
+      for (const auto& way : ways) {
+        const double ms =
+            time_of(group, accelerator, count, [&] { way->sum(own, shards, own[0]); });
+        const double alone = time_of(group, accelerator, 1, [&] {
+          way->sum(own, shards, own[0]);
+          way->wait();
+        });
+        if (group.rank() == 0)
+          rows.push_back({{"name", fmt::format("sum of {} KiB, {}", bytes / 1024, way->name())},
+                          {"device", fmt::format("{} x {}", ranks, device.device().name())},
+                          {"threads", 1},
+                          {"ms", ms},
+                          {"error", 0},
+                          {"reference_ms", reference},
+                          {"ratio", ms / reference},
+                          {"with_wait_ms", alone}});
+      }
     }
-    ours.finish();
+    for (const auto& way : ways) way->finish();
   });
   return rows;
 }
@@ -153,7 +170,7 @@ class Rank {
  public:
   Rank(Group* group, const learn::Segmenter& segmenter,
        const std::shared_ptr<engine::Accelerator>& accelerator, std::int64_t piece,
-       const learn::Batch& batch)
+       const learn::Batch& batch, const std::string& comm)
       : number_(group == nullptr ? 0 : group->rank()),
         shards_(group == nullptr ? 1 : comm::least_shards(group->size())),
         accelerator_(accelerator),
@@ -162,7 +179,7 @@ class Rank {
         alone_(nullptr, shards_),
         batch_(batch) {
     execution_.accelerator = accelerator;
-    ranks_.choose_exchange("nccl", accelerator.get());
+    ranks_.choose_exchange(comm, accelerator.get());
     const learn::FlatState state{optim::FlatTensors::copy(layout_, segmenter.initial(1)),
                                  optim::FlatTensors::zeros(layout_),
                                  optim::FlatTensors::zeros(layout_),
@@ -234,7 +251,7 @@ class Rank {
 };
 
 nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, std::int64_t width,
-                                 std::int64_t count) {
+                                 std::int64_t count, const std::string& comm) {
   learn::ModelConfig model;
   model.width = width;
   model.features = 80;
@@ -261,7 +278,7 @@ nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, st
                      {"phases_ms", phases}});
   };
   {
-    Rank one(nullptr, segmenter, accelerators[0], kWhole, batch);
+    Rank one(nullptr, segmenter, accelerators[0], kWhole, batch, comm);
     static_cast<void>(one.time(How::kNothing, phases));
     reference = one.time(How::kNothing, phases);
     note(fmt::format("one GPU, width {}, {} rows", width, count), 1, reference, one);
@@ -271,7 +288,7 @@ nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, st
     nlohmann::ordered_json own;
     const std::int64_t usual = learn::kSumPiece;
     for (const std::int64_t piece : {usual, std::int64_t{1} << 20, kWhole}) {
-      Rank rank(&group, segmenter, accelerator, piece, batch);
+      Rank rank(&group, segmenter, accelerator, piece, batch, comm);
       for (const auto& [how, what] :
            {std::pair(How::kNothing, "no exchange"), std::pair(How::kAfter, "exchange after"),
             std::pair(How::kBeside, "exchange beside")}) {
@@ -297,6 +314,14 @@ nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, st
 int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
   const std::string what = argc > 2 ? argv[2] : "exchange";
+  const auto number = [&](int at, std::int64_t usual) {
+    return argc > at ? std::int64_t{std::atoi(argv[at])} : usual;
+  };
+  comm::PeerOptions options;
+  options.blocks = static_cast<int>(number(3, options.blocks));
+  options.most_blocks = static_cast<int>(number(4, options.most_blocks));
+  options.one_step_bytes = number(5, options.one_step_bytes >> 10) << 10;
+  options.tile_bytes = number(6, options.tile_bytes >> 10) << 10;
   std::string reason;
   if (runtime::cuda_device_count(&reason) < ranks) {
     fmt::print(stderr, "there are fewer than {} GPUs {}\n", ranks, reason);
@@ -307,9 +332,9 @@ int main(int argc, char** argv) {
   for (int rank = 0; rank < ranks; ++rank)
     accelerators.push_back(engine::open_accelerator(fmt::format("cuda:{}", rank)));
   const auto rows = what == "step"
-                        ? step_rows(ranks, accelerators, argc > 3 ? std::atoi(argv[3]) : 512,
-                                    argc > 4 ? std::atoi(argv[4]) : 64)
-                        : exchange_rows(ranks, accelerators);
+                        ? step_rows(ranks, accelerators, static_cast<int>(number(3, 512)),
+                                    number(4, 64), argc > 5 ? argv[5] : "peer")
+                        : exchange_rows(ranks, accelerators, options);
   fmt::print("{}\n", rows.dump(1));
   return 0;
 }

@@ -33,8 +33,9 @@ struct TrainOptions {
   double checkpoint_minutes = 10;  ///< at most so long between two checkpoints; 0: one an epoch
   /// Of several ranks: seconds that one may do the same while others wait for it; 0: any number.
   double rank_timeout = 0;
-  /// Of several ranks, how they exchange gradients: "nccl" (each needs a GPU of its own), "mpi",
-  /// "tcp". Empty: NCCL where it can be used, else the MPI that started them, else TCP.
+  /// Of several ranks, how they exchange gradients: "peer" or "nccl" (each needs a GPU of its
+  /// own), "mpi", "tcp". Empty: the first of "peer" and "nccl" that can be used, else the MPI that
+  /// started them, else TCP.
   std::string comm{};
   /// Of several ranks that exchange over TCP: while so many are left, the first among them, they go
   /// on without one that is lost and do its step again; a process started in its place joins them

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -152,6 +153,22 @@ class Device {
   /// Host memory that the device copies from and to directly. Throws NoMemory.
   virtual std::byte* allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(std::byte* address, std::size_t bytes) noexcept = 0;
+
+  /// Memory of zeros, apart from the above, that other devices of this machine may reach, also from
+  /// other processes. It goes with the last pointer to it in this process; no process may reach it
+  /// any more then. Throws NoMemory, and DeviceError when the device has no such memory.
+  virtual std::shared_ptr<std::byte> allocate_shared(std::size_t /*bytes*/) {
+    throw DeviceError(name() + " has no memory that other devices reach");
+  }
+  /// What reach_shared() takes, in any process of this machine, as long as the memory is there.
+  virtual std::string share(const std::shared_ptr<std::byte>& /*memory*/) {
+    throw DeviceError(name() + " has no memory that other devices reach");
+  }
+  /// Such memory of another device at an address for work of this one; it is reached as long as the
+  /// pointer is held. Throws DeviceError where this device does not reach it.
+  virtual std::shared_ptr<std::byte> reach_shared(const std::string& /*shared*/) {
+    throw DeviceError(name() + " does not reach memory of other devices");
+  }
 };
 
 }  // namespace segfuse::runtime

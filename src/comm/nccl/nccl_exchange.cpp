@@ -9,7 +9,7 @@
 #include "comm/nccl/add_nodes.h"
 #include "comm/nccl/communicator.h"
 #include "comm/nccl/library.h"
-#include "comm/patience.h"
+#include "comm/sum_stream.h"
 #include "comm/tree_exchange.h"
 
 namespace segfuse::comm {
@@ -17,7 +17,6 @@ namespace {
 
 using runtime::StreamHandle;
 
-constexpr const char* kAddOwn = "the sum of shards: own ones";
 constexpr const char* kHandOver = "the sum of shards: parts to their owners";
 constexpr const char* kAdd = "the sum of shards: additions";
 constexpr const char* kGiveBack = "the sum of shards: sums to all ranks";
@@ -62,23 +61,22 @@ struct NcclExchange::State {
         runtime::StreamId work_stream, const NcclOptions& wanted)
       : control(group),
         shards(all_shards),
-        device(open_device),
-        stream(work_stream),
+        work(open_device, work_stream),
         options(wanted),
         ranges(deal_shards(all_shards, group.size())),
         api(wanted.api != nullptr ? *wanted.api : nccl()),
-        kernel(open_device.kernels()) {
+        kernel(std::make_shared<AddNodes>(open_device.kernels())) {
     compare_versions(control, api);
     const NcclId id = id_of_all(control, api);
     // As a piece of work, because the device is current there.
-    device.executor().launch(stream,
-                             {"start of NCCL",
-                              [this, id](StreamHandle) {
-                                comm =
-                                    std::make_unique<Communicator>(api, id, control, options.limit);
-                              }},
-                             {});
-    device.timeline().synchronize(stream);
+    open_device.executor().launch(work_stream,
+                                  {"start of NCCL",
+                                   [this, id](StreamHandle) {
+                                     comm = std::make_unique<Communicator>(api, id, control,
+                                                                           options.limit);
+                                   }},
+                                  {});
+    open_device.timeline().synchronize(work_stream);
   }
 
   int rank() const { return control.rank(); }
@@ -87,26 +85,23 @@ struct NcclExchange::State {
 
   NcclPlan plan(std::int64_t words, std::int64_t present) const;
   std::shared_ptr<const NcclPlan> plan_for(std::int64_t words, std::int64_t present);
-  runtime::Frontier begin_after(const NcclBegin& begin) const;
   void hand_over(StreamHandle on, const NcclPlan& plan, const NcclAddresses& at) const;
   void add(StreamHandle on, const NcclPlan& plan, const NcclAddresses& at) const;
   void give_back(StreamHandle on, const NcclPlan& plan, const NcclAddresses& at) const;
 
   Group& control;
   const std::int64_t shards;
-  runtime::OpenDevice& device;
-  const runtime::StreamId stream;
+  SumStream work;
   const NcclOptions options;
   const std::vector<ShardRange> ranges;
   const NcclApi& api;
-  const AddNodes kernel;
+  const std::shared_ptr<const AddNodes> kernel;
   std::unique_ptr<Communicator> comm;
   /// Of sum(): what lasts from step to step. Plans by words, for the number of shards that was
   /// present last.
   std::map<std::int64_t, std::shared_ptr<const NcclPlan>> plans;
   std::int64_t last_present = 0;
   runtime::Buffer scratch;
-  runtime::StreamTick last_work;
 };
 
 NcclPlan NcclExchange::State::plan(std::int64_t words, std::int64_t present) const {
@@ -140,13 +135,6 @@ std::shared_ptr<const NcclPlan> NcclExchange::State::plan_for(std::int64_t words
   return known;
 }
 
-/// The scratch memory's uses are all on the stream, but those of its former owner.
-runtime::Frontier NcclExchange::State::begin_after(const NcclBegin& begin) const {
-  runtime::Frontier needed = *begin.after;
-  if (scratch) needed.join(device.executor().uses_of(scratch));
-  return needed;
-}
-
 void NcclExchange::State::hand_over(StreamHandle on, const NcclPlan& plan,
                                     const NcclAddresses& at) const {
   if (ranks() == 1 && plan.rest() == 0) return;
@@ -175,12 +163,12 @@ void NcclExchange::State::add(StreamHandle on, const NcclPlan& plan,
   const auto parts = nodes_in_order(
       plan, rank(), [&](std::size_t k) { return at.nodes[k] + mine; },
       [&](int, int) { return std::exchange(received, received + plan.part); });
-  kernel.launch(on, parts, plan.additions, plan.part, at.sum + mine);
+  kernel->launch(on, parts, plan.additions, plan.part, at.sum + mine);
   const float* const gathered = at.scratch + plan.others * plan.part;
   const auto rests = nodes_in_order(
       plan, rank(), [&](std::size_t k) { return at.nodes[k] + plan.parted; },
       [&](int from, int k) { return gathered + (k * ranks() + from) * plan.rest(); });
-  kernel.launch(on, rests, plan.additions, plan.rest(), at.sum + plan.parted);
+  kernel->launch(on, rests, plan.additions, plan.rest(), at.sum + plan.parted);
 }
 
 void NcclExchange::State::give_back(StreamHandle on, const NcclPlan& plan,
@@ -200,21 +188,15 @@ NcclExchange::~NcclExchange() {
 }
 
 void NcclExchange::sum(std::span<const runtime::Buffer> nodes, std::int64_t present,
-                       const runtime::Buffer& sum, const NcclBegin& begin) {
+                       const runtime::Buffer& sum, const SumBegin& begin) {
   State& s = *state_;
   const auto words = static_cast<std::int64_t>(sum.bytes() / sizeof(float));
   const std::shared_ptr<const NcclPlan> plan = s.plan_for(words, present);
-  if (nodes.size() != plan->own_nodes)
-    throw InternalError(fmt::format("rank {} hands over {} nodes; its shards make {}", s.rank(),
-                                    nodes.size(), plan->own_nodes));
-  for (const auto& buffers : {nodes, begin.last_node})
-    for (const runtime::Buffer& node : buffers)
-      if (node.bytes() != sum.bytes())
-        throw InternalError(
-            fmt::format("a node of {} bytes in a sum of {}", node.bytes(), sum.bytes()));
+  SumStream::check(s.rank(), nodes, plan->own_nodes, sum, begin);
   if (words == 0) return;
   if (s.scratch.bytes() < plan->scratch_bytes())
-    s.scratch = s.device.heap().allocate(plan->scratch_bytes(), s.stream, "sum of shards");
+    s.scratch =
+        s.work.device().heap().allocate(plan->scratch_bytes(), s.work.id(), "sum of shards");
 
   NcclAddresses at;
   std::vector<runtime::Use> uses;
@@ -224,35 +206,12 @@ void NcclExchange::sum(std::span<const runtime::Buffer> nodes, std::int64_t pres
   }
   at.scratch = reinterpret_cast<float*>(s.scratch.address());
   at.sum = reinterpret_cast<float*>(sum.address());
-  const auto enqueue = [&](const char* name, auto work, std::span<const runtime::Use> used) {
-    runtime::Executor& executor = s.device.executor();
-    runtime::Work named{name, std::move(work)};
-    s.last_work = begin.after == nullptr
-                      ? executor.launch(s.stream, std::move(named), used)
-                      : executor.launch(s.stream, std::move(named), used, s.begin_after(begin));
-  };
   const auto launch = [&](const char* name, auto piece, std::span<const runtime::Use> used) {
-    enqueue(
-        name,
-        [state = state_, plan, at, piece](StreamHandle on) { (*state.*piece)(on, *plan, at); },
-        used);
+    s.work.enqueue({name, [state = state_, plan, at,
+                           piece](StreamHandle on) { (*state.*piece)(on, *plan, at); }},
+                   used, begin, s.scratch);
   };
-  if (begin.last_node.size() > 1) {
-    std::vector<const float*> values;
-    std::vector<runtime::Use> used;
-    for (const runtime::Buffer& one : begin.last_node) {
-      values.push_back(reinterpret_cast<const float*>(one.address()));
-      used.push_back({one, used.empty()});
-    }
-    enqueue(
-        kAddOwn,
-        [state = state_, words, values](StreamHandle on) {
-          std::vector<unsigned char> additions(values.size(), 0);
-          additions.back() = static_cast<unsigned char>(values.size() - 1);
-          state->kernel.launch(on, values, additions, words, const_cast<float*>(values[0]));
-        },
-        used);
-  }
+  s.work.add_own(s.kernel, begin, words, s.scratch);
   if (s.scratch) uses.push_back(writes(s.scratch));
   launch(kHandOver, &State::hand_over, uses);
   if (s.scratch) uses.back() = reads(s.scratch);
@@ -262,14 +221,7 @@ void NcclExchange::sum(std::span<const runtime::Buffer> nodes, std::int64_t pres
 }
 
 void NcclExchange::wait() {
-  runtime::Timeline& timeline = state_->device.timeline();
-  runtime::Frontier last(state_->last_work);
-  timeline.settle(last, runtime::kMaxStreams);  // ensures an event after it
-  for (Patience patience; !timeline.over(last); patience.rest()) {
-    state_->comm->look();
-    timeline.poll();
-  }
-  state_->comm->look();
+  state_->work.wait([&] { state_->comm->look(); });
 }
 
 void NcclExchange::finish() {
@@ -280,7 +232,9 @@ void NcclExchange::finish() {
 void NcclExchange::abort(std::string_view reason) noexcept { state_->comm->abort(reason); }
 
 ShardRange NcclExchange::own_shards() const { return state_->own_shards(); }
-const NcclApi& NcclExchange::api() const { return state_->api; }
+std::string NcclExchange::name() const {
+  return fmt::format("NCCL {} ({})", state_->api.version, state_->api.where);
+}
 
 NcclPlan NcclExchange::plan(std::int64_t words, std::int64_t present) const {
   return state_->plan(words, present);

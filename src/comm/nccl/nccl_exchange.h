@@ -1,6 +1,5 @@
 #pragma once
-// The sum of a step's gradients over GPUs, in the order of the tree: what tree_exchange.h does in
-// host memory, with the same bits, by NCCL and a kernel of our own.
+// The sum of a step's gradients over GPUs by NCCL and a kernel of our own.
 //
 // The first words are cut into equal parts, one a rank. Each rank sends the parts of its nodes to
 // their owners, the owner adds in the order of the tree, and the sums are gathered by all. The
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/device_exchange.h"
 #include "comm/group.h"
 #include "comm/nccl/nccl_api.h"
 #include "comm/tree.h"
@@ -56,17 +56,8 @@ struct NcclAddresses {
   float* sum = nullptr;
 };
 
-/// What is known of a sum's memory beside its uses.
-struct NcclBegin {
-  /// Values that are still to be added, from the last to the first, to be this rank's last node,
-  /// whose memory the first of them is in. Fewer than two: that node is there.
-  std::span<const runtime::Buffer> last_node{};
-  /// The sum may begin after this, whatever else uses its memory; null: after all uses.
-  const runtime::Frontier* after = nullptr;
-};
-
 /// Makes the sums of a run on one GPU of each rank.
-class NcclExchange {
+class NcclExchange final : public DeviceExchange {
  public:
   /// All ranks of `control` make one; its calls come from the thread that made it. Work goes on
   /// `stream` of `device`. Throws UsageError for more ranks than shards, CommError where there is
@@ -74,30 +65,18 @@ class NcclExchange {
   /// when this one aborts `control` (run_rank() does). `control` and `device` outlive it.
   NcclExchange(Group& control, std::int64_t shards, runtime::OpenDevice& device,
                runtime::StreamId stream, const NcclOptions& options = {});
-  /// Aborts, unless it has finished.
-  ~NcclExchange();
-  NcclExchange(const NcclExchange&) = delete;
-  NcclExchange& operator=(const NcclExchange&) = delete;
+  ~NcclExchange() override;
 
-  /// Enqueues a sum. All ranks call it with equal `present` (1 to shards) and as many words.
-  /// `nodes` are the nodes that nodes_of() names for this rank's shards, each as large as `sum`,
-  /// which may be one of them. All ranks get the same bits. It returns when NCCL has put its work
-  /// on the stream, which can take until the other ranks have come.
+  using DeviceExchange::sum;
+  /// It returns when NCCL has put its work on the stream, which can take until the other ranks have
+  /// come.
   void sum(std::span<const runtime::Buffer> nodes, std::int64_t present, const runtime::Buffer& sum,
-           const NcclBegin& begin = {});
-
-  /// The host waits until the last sum is over; CommError if NCCL or another rank fails before.
-  void wait();
-  /// Waits for the last sum and for the other ranks: the last call.
-  void finish();
-  /// Ends this rank's sums: their work on the stream ends, its result undefined, and calls, pending
-  /// and later ones, throw a CommError with the first reason. Any thread. Other ranks hear of it by
-  /// others.
-  void abort(std::string_view reason) noexcept;
-
-  /// The shards of this rank.
-  ShardRange own_shards() const;
-  const NcclApi& api() const;
+           const SumBegin& begin) override;
+  void wait() override;
+  void finish() override;
+  void abort(std::string_view reason) noexcept override;
+  ShardRange own_shards() const override;
+  std::string name() const override;
 
   // The same for those who enqueue and order by themselves: three pieces of work on one stream, in
   // this order, each called where the device calls a Work's run().

@@ -78,6 +78,15 @@ class RaceChecker final : public Device {
   DeviceMemory memory() override { return device_.memory(); }
   std::byte* allocate_pinned(std::size_t bytes) override;
   void release_pinned(std::byte* address, std::size_t bytes) noexcept override;
+  std::shared_ptr<std::byte> allocate_shared(std::size_t bytes) override {
+    return device_.allocate_shared(bytes);
+  }
+  std::string share(const std::shared_ptr<std::byte>& memory) override {
+    return device_.share(memory);
+  }
+  std::shared_ptr<std::byte> reach_shared(const std::string& shared) override {
+    return device_.reach_shared(shared);
+  }
 
   static constexpr std::size_t kMaxFindings = 1000;
   static constexpr std::size_t kFindingsWithHistory = 16;

@@ -11,6 +11,7 @@
 
 #include "base/mutex.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/cuda/shared_memory.h"
 #include "runtime/reservations.h"
 #include "segfuse/error.h"
 
@@ -235,6 +236,20 @@ class CudaDevice final : public Device {
   void release_pinned(std::byte* address, std::size_t) noexcept override {
     const Current current(*this);
     driver_.host_free(address);
+  }
+
+  std::shared_ptr<std::byte> allocate_shared(std::size_t bytes) override {
+    const CurrentContext current(driver_, context_);
+    const BesideCaptures beside(driver_);
+    return cuda::allocate_shared(driver_, context_, bytes);
+  }
+  std::string share(const std::shared_ptr<std::byte>& memory) override {
+    const CurrentContext current(driver_, context_);
+    return cuda::share(driver_, device_, memory);
+  }
+  std::shared_ptr<std::byte> reach_shared(const std::string& shared) override {
+    const CurrentContext current(driver_, context_);
+    return cuda::reach_shared(driver_, context_, device_, shared);
   }
 
  private:

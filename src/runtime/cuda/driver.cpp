@@ -70,6 +70,13 @@ Driver open_driver() {
   library.load("cuMemSetAccess", d.mem_set_access);
   library.load("cuMemUnmap", d.mem_unmap);
   library.load("cuMemGetInfo_v2", d.mem_info);
+  library.load("cuMemAlloc_v2", d.mem_allocate);
+  library.load("cuMemFree_v2", d.mem_free);
+  library.load("cuMemsetD8_v2", d.memset_now);
+  library.load("cuCtxEnablePeerAccess", d.reach_context);
+  library.load("cuIpcGetMemHandle", d.share_memory);
+  library.load("cuIpcOpenMemHandle_v2", d.open_shared);
+  library.load("cuIpcCloseMemHandle", d.close_shared);
   library.load("cuMemHostAlloc", d.host_allocate);
   library.load("cuMemFreeHost", d.host_free);
   library.load("cuMemHostRegister_v2", d.host_register);

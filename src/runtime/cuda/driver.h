@@ -93,6 +93,12 @@ struct MemAccess {
   int flags = 3;
 };
 using MemHandle = unsigned long long;
+/// CUipcMemHandle
+struct IpcHandle {
+  char bytes[64] = {};
+};
+inline constexpr unsigned kReachLazily = 1;    // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+inline constexpr Result kReachedBefore = 704;  // CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
@@ -161,6 +167,13 @@ struct Driver {
   Result (*mem_set_access)(DevicePtr, std::size_t, const MemAccess*, std::size_t);
   Result (*mem_unmap)(DevicePtr, std::size_t);
   Result (*mem_info)(std::size_t*, std::size_t*);
+  Result (*mem_allocate)(DevicePtr*, std::size_t);
+  Result (*mem_free)(DevicePtr);
+  Result (*memset_now)(DevicePtr, unsigned char, std::size_t);
+  Result (*reach_context)(Context, unsigned);
+  Result (*share_memory)(IpcHandle*, DevicePtr);
+  Result (*open_shared)(DevicePtr*, IpcHandle, unsigned);
+  Result (*close_shared)(DevicePtr);
   Result (*host_allocate)(void**, std::size_t, unsigned);
   Result (*host_free)(void*);
   Result (*host_register)(void*, std::size_t, unsigned);

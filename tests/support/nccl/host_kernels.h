@@ -1,5 +1,5 @@
 #pragma once
-// The kernel that adds nodes, compiled for the host: its text is the device's.
+// The kernels of sums over ranks, compiled for the host: their text is the device's.
 
 #include <functional>
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace segfuse::test {
 
-/// Runs the kernel where `enqueue` puts it; null: at once, which is right where work is run when
+/// Runs a kernel where `enqueue` puts it; null: at once, which is right where work is run when
 /// its stream comes to it.
 std::shared_ptr<runtime::KernelLoader> make_host_kernels(
     std::function<void(void* stream, std::function<void()> work)> enqueue = {});

@@ -44,9 +44,7 @@ class Simulated final : public Devices {
 
 class LikeCuda final : public Devices {
  public:
-  explicit LikeCuda(int asked) : driver_(std::size_t{64} << 20) {
-    fake().set_stream(enqueue, asked);
-  }
+  LikeCuda(int asked, std::size_t memory) : driver_(memory) { fake().set_stream(enqueue, asked); }
   ~LikeCuda() override { fake().set_stream({}, 0); }
   std::shared_ptr<OpenDevice> open(int /*rank*/) override {
     return std::make_shared<OpenDevice>(
@@ -102,7 +100,9 @@ std::unique_ptr<Devices> simulated(std::function<std::shared_ptr<runtime::sim::S
   return std::make_unique<Simulated>(std::move(make));
 }
 
-std::unique_ptr<Devices> like_cuda(int asked) { return std::make_unique<LikeCuda>(asked); }
+std::unique_ptr<Devices> like_cuda(int asked, std::size_t memory) {
+  return std::make_unique<LikeCuda>(asked, memory);
+}
 
 std::unique_ptr<Devices> real_gpus(int ranks, std::string& reason) {
   const char* const wanted = std::getenv("SEGFUSE_TEST_DEVICE");
@@ -126,10 +126,23 @@ std::unique_ptr<Devices> real_gpus(int ranks, std::string& reason) {
 
 NcclRank::NcclRank(Group& control, std::int64_t shards, Devices& devices, NcclOptions options)
     : devices_(devices), shards_(shards), device_(devices.open(control.rank())) {
-  compute_ = device_->timeline().create(device_->device(), "compute");
-  transport_ = device_->timeline().create(device_->device(), "transport");
+  open_device();
   if (options.api == nullptr) options.api = &devices.api();
   exchange_ = std::make_unique<comm::NcclExchange>(control, shards, *device_, transport_, options);
+}
+
+NcclRank::NcclRank(Group& control, std::int64_t shards, Devices& devices, const ByPeers& by_peers)
+    : devices_(devices), shards_(shards), device_(devices.open(control.rank())) {
+  open_device();
+  std::string reason;
+  exchange_ =
+      comm::PeerExchange::open(control, shards, *device_, transport_, reason, by_peers.options);
+  if (!exchange_) throw InternalError("no peer memory: " + reason);
+}
+
+void NcclRank::open_device() {
+  compute_ = device_->timeline().create(device_->device(), "compute");
+  transport_ = device_->timeline().create(device_->device(), "transport");
 }
 
 NcclRank::~NcclRank() {
@@ -200,7 +213,10 @@ void NcclRank::finish() {
   exchange_->finish();
 }
 
-void run_nccl_ranks(int ranks, std::int64_t shards, Devices& devices, const NcclOptions& options,
+namespace {
+
+template <class Options>
+void run_ranks_with(int ranks, std::int64_t shards, Devices& devices, const Options& options,
                     const std::function<void(Group&, NcclRank&)>& work) {
   comm::run_ranks(ranks, [&](Group& control) {
     devices.begin_rank(control.rank());
@@ -208,6 +224,19 @@ void run_nccl_ranks(int ranks, std::int64_t shards, Devices& devices, const Nccl
     work(control, rank);
     rank.finish();
   });
+}
+
+}  // namespace
+
+void run_nccl_ranks(int ranks, std::int64_t shards, Devices& devices, const NcclOptions& options,
+                    const std::function<void(Group&, NcclRank&)>& work) {
+  run_ranks_with(ranks, shards, devices, options, work);
+}
+
+void run_peer_ranks(int ranks, std::int64_t shards, Devices& devices,
+                    const comm::PeerOptions& options,
+                    const std::function<void(Group&, NcclRank&)>& work) {
+  run_ranks_with(ranks, shards, devices, ByPeers{options}, work);
 }
 
 }  // namespace segfuse::test

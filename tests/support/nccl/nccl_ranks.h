@@ -1,5 +1,6 @@
 #pragma once
-// Ranks that make sums by NCCL: threads of this process, each with a device of its own.
+// Ranks that make sums on devices, by NCCL or by peer memory: threads of this process, each with a
+// device of its own.
 
 #include <functional>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "comm/nccl/nccl_exchange.h"
+#include "comm/peer/peer_exchange.h"
 #include "runtime/check/race_checker.h"
 #include "runtime/cpu/cpu_device.h"
 #include "support/shard_sums.h"
@@ -39,15 +41,25 @@ class Devices {
 std::unique_ptr<Devices> simulated(std::function<std::shared_ptr<runtime::sim::Schedule>()> make);
 /// Devices of a fake CUDA driver, races checked. As on a GPU, NCCL and the kernel put their work on
 /// streams, and NCCL does so only after it was asked `asked` times how far it is.
-std::unique_ptr<Devices> like_cuda(int asked);
+std::unique_ptr<Devices> like_cuda(int asked, std::size_t memory = std::size_t{64} << 20);
 /// GPUs, by rank, and the real NCCL. Why there are not so many: `reason`, and null.
 std::unique_ptr<Devices> real_gpus(int ranks, std::string& reason);
+
+/// Limits of one step: all sums, or none but those that do not make a part for everybody.
+inline constexpr std::int64_t kOneStep = std::int64_t{1} << 40;
+inline constexpr std::int64_t kTwoSteps = 0;
+
+struct ByPeers {
+  comm::PeerOptions options;
+};
 
 /// A rank at work. Nodes and sums are made on another stream than the exchange's.
 class NcclRank {
  public:
   NcclRank(comm::Group& control, std::int64_t shards, Devices& devices,
            comm::NcclOptions options = {});
+  /// By peer memory, which has to be usable.
+  NcclRank(comm::Group& control, std::int64_t shards, Devices& devices, const ByPeers& options);
   ~NcclRank();
   NcclRank(const NcclRank&) = delete;
   NcclRank& operator=(const NcclRank&) = delete;
@@ -63,10 +75,12 @@ class NcclRank {
   void wait();
   void finish();
 
-  comm::NcclExchange& exchange() { return *exchange_; }
+  comm::NcclExchange& exchange() { return dynamic_cast<comm::NcclExchange&>(*exchange_); }
+  comm::DeviceExchange& any_exchange() { return *exchange_; }
   runtime::OpenDevice& device() { return *device_; }
 
  private:
+  void open_device();
   runtime::Buffer on_device(const Values& values);
   Values on_host(const runtime::Buffer& buffer);
 
@@ -76,7 +90,7 @@ class NcclRank {
   runtime::StreamId compute_;
   runtime::StreamId transport_;
   std::vector<std::pair<std::byte*, std::size_t>> pinned_;
-  std::unique_ptr<comm::NcclExchange> exchange_;
+  std::unique_ptr<comm::DeviceExchange> exchange_;
   std::vector<Values> values_;
   std::vector<runtime::Buffer> nodes_;
   runtime::Buffer sum_;
@@ -86,6 +100,10 @@ class NcclRank {
 /// as comm::run_ranks() says.
 void run_nccl_ranks(int ranks, std::int64_t shards, Devices& devices,
                     const comm::NcclOptions& options,
+                    const std::function<void(comm::Group&, NcclRank&)>& work);
+/// The same by peer memory.
+void run_peer_ranks(int ranks, std::int64_t shards, Devices& devices,
+                    const comm::PeerOptions& options,
                     const std::function<void(comm::Group&, NcclRank&)>& work);
 
 }  // namespace segfuse::test

@@ -43,12 +43,14 @@ struct FakeCuda::State {
   std::map<MemHandle, Memory> memories;
   std::map<DevicePtr, Mapping> mappings;
   std::map<void*, std::size_t> registered;  ///< host memory
+  std::map<DevicePtr, std::size_t> shared;  ///< memory with handles
   MemHandle next_handle = 1;
   runtime::StreamThreads streams;
 
   std::size_t used() const {
     std::size_t bytes = 0;
     for (const auto& [handle, memory] : memories) bytes += memory.bytes;
+    for (const auto& [address, size] : shared) bytes += size;
     return bytes;
   }
   void drop(MemHandle handle) {
@@ -254,6 +256,39 @@ void add_memory(Driver& d) {
   };
 }
 
+/// Plain memory, and its handles, which its own process may not open.
+void add_shared_memory(Driver& d) {
+  d.mem_allocate = [](DevicePtr* address, std::size_t bytes) {
+    return call([&] {
+      const std::lock_guard lock(state().mutex);
+      if (bytes > state().total - state().used()) return FakeCuda::kOutOfMemory;
+      *address = reinterpret_cast<DevicePtr>(std::aligned_alloc(4096, bytes));
+      state().shared[*address] = bytes;
+      return 0;
+    });
+  };
+  d.mem_free = [](DevicePtr address) {
+    if (contexts == 0) return kInvalidContext;
+    const std::lock_guard lock(state().mutex);
+    if (state().shared.erase(address) == 0) return kInvalidValue;
+    return std::free(pointer(address)), 0;
+  };
+  d.memset_now = [](DevicePtr at, unsigned char value, std::size_t bytes) {
+    return call([&] { return std::memset(pointer(at), value, bytes), 0; });
+  };
+  d.share_memory = [](IpcHandle*, DevicePtr address) {
+    return call([&] {
+      const std::lock_guard lock(state().mutex);
+      return state().shared.contains(address) ? 0 : kInvalidValue;
+    });
+  };
+  d.reach_context = [](Context, unsigned) { return call([] { return kReachedBefore; }); };
+  d.open_shared = [](DevicePtr*, IpcHandle, unsigned) {
+    return call([] { return kInvalidValue; });
+  };
+  d.close_shared = [](DevicePtr) { return kInvalidValue; };
+}
+
 }  // namespace
 
 Result FakeCuda::host_function(Stream stream, void (*function)(void*), void* data) {
@@ -266,6 +301,7 @@ FakeCuda::FakeCuda(std::size_t memory) : state_(std::make_unique<State>()) {
   add_streams(state_->driver);
   add_work(state_->driver);
   add_memory(state_->driver);
+  add_shared_memory(state_->driver);
   current = state_.get();
 }
 

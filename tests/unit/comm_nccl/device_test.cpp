@@ -106,6 +106,49 @@ void expect_sums_on_gpus(int ranks) {
 TEST(NcclOnGpus, OneRankGetsItsBits) { expect_sums_on_gpus(1); }
 TEST(NcclOnGpus, TwoRanksGetTheBitsOfOne) { expect_sums_on_gpus(2); }
 
+void expect_peer_sums_on_gpus(int ranks) {
+  std::string reason;
+  const auto devices = test::real_gpus(ranks, reason);
+  if (!devices) GTEST_SKIP() << reason;
+  const std::int64_t many = ranks * kBlockWords + 5;
+  for (const PeerOptions& options :
+       {PeerOptions{}, PeerOptions{.one_step_bytes = 0},
+        PeerOptions{.blocks = 3, .one_step_bytes = 0, .tile_bytes = 4096}})
+    test::run_peer_ranks(ranks, 8, *devices, options, [&](Group& group, NcclRank& rank) {
+      for (int run = 0; run < 3; ++run)
+        for (const std::int64_t words : {std::int64_t{1}, std::int64_t{300}, many,
+                                         std::int64_t{1} << 20, std::int64_t{3000001}})
+          for (const std::int64_t present : {8, 5, 1})
+            ASSERT_EQ(first_difference(rank.sum(present, words, run == 1),
+                                       test::sum_of_shards(8, present, words)),
+                      "")
+                << "rank " << group.rank() << ", " << words << " words, " << present
+                << " of 8 shards";
+    });
+}
+
+TEST(PeersOnGpus, OneRankGetsItsBits) { expect_peer_sums_on_gpus(1); }
+TEST(PeersOnGpus, TwoRanksGetTheBitsOfOne) { expect_peer_sums_on_gpus(2); }
+TEST(PeersOnGpus, FourRanksGetTheBitsOfOne) { expect_peer_sums_on_gpus(4); }
+
+TEST(PeersOnGpus, ARankThatLeavesEndsTheKernelsOfTheOthers) {
+  std::string reason;
+  const auto devices = test::real_gpus(2, reason);
+  if (!devices) GTEST_SKIP() << reason;
+  for (int run = 0; run < 4; ++run)
+    EXPECT_THROW(test::run_peer_ranks(2, 4, *devices, {.one_step_bytes = 0},
+                                      [&](Group& group, NcclRank& rank) {
+                                        static_cast<void>(rank.sum(4, 100000));
+                                        if (group.rank() == run % 2) throw DataError("no data");
+                                        rank.enqueue_sum(4, 100000);
+                                        rank.wait();
+                                      }),
+                 DataError);
+  test::run_peer_ranks(2, 4, *devices, {}, [&](Group&, NcclRank& rank) {
+    EXPECT_EQ(first_difference(rank.sum(4, 1000), test::sum_of_shards(4, 4, 1000)), "");
+  });
+}
+
 TEST(NcclOnGpus, AnAbortLeavesADeviceThatWorks) {
   std::string reason;
   const auto devices = test::real_gpus(1, reason);
@@ -178,6 +221,54 @@ TEST(NcclOnGpus, Times) {
                         microseconds(enqueued - begin, kTimes), microseconds(end - begin, kTimes));
           }
         });
+}
+
+/// Times of sums of two ranks over peer memory, printed: of the host for one, and from the first of
+/// many to the last.
+TEST(PeersOnGpus, Times) {
+  std::string reason;
+  const auto devices = test::real_gpus(2, reason);
+  if (!devices) GTEST_SKIP() << reason;
+  using Clock = std::chrono::steady_clock;
+  const auto microseconds = [](Clock::duration time, int count) {
+    return std::chrono::duration<double, std::micro>(time).count() / count;
+  };
+  for (const int blocks : {32, 24, 16, 8})
+    for (const std::int64_t one_step : {test::kOneStep, test::kTwoSteps})
+      for (const std::int64_t tile : {128, 256, 512})
+        test::run_peer_ranks(
+            2, 2, *devices,
+            {.blocks = blocks, .one_step_bytes = one_step, .tile_bytes = tile << 10},
+            [&](Group& group, NcclRank& rank) {
+              runtime::OpenDevice& device = rank.device();
+              const runtime::StreamId stream = device.timeline().create(device.device());
+              for (std::int64_t words = 1 << 10; words <= 1 << 28; words *= 4) {
+                const auto bytes = static_cast<std::size_t>(words) * sizeof(float);
+                const runtime::Buffer node = device.heap().allocate(bytes, stream);
+                device.executor().fill(stream, node, 0);
+                device.timeline().synchronize(stream);
+                const int times = words < 1 << 22 ? 200 : 10;
+                Clock::time_point begin;
+                for (int i = -5; i < times; ++i) {
+                  if (i == 0) {
+                    rank.any_exchange().wait();
+                    group.barrier();
+                    begin = Clock::now();
+                  }
+                  rank.any_exchange().sum({&node, 1}, 2, node);
+                }
+                const Clock::time_point enqueued = Clock::now();
+                rank.any_exchange().wait();
+                if (group.rank() == 0)
+                  std::printf(
+                      "%d blocks, %s, tile %lld KiB, %9lld KiB: %.1f us of the host, %.1f "
+                      "us each\n",
+                      blocks, one_step > 0 ? "one step " : "two steps",
+                      static_cast<long long>(tile), static_cast<long long>(words / 256),
+                      microseconds(enqueued - begin, times),
+                      microseconds(Clock::now() - begin, times));
+              }
+            });
 }
 
 }  // namespace

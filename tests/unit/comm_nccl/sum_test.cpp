@@ -13,12 +13,10 @@ namespace {
 
 namespace sim = runtime::sim;
 using test::first_difference;
+using test::kOneStep;
+using test::kTwoSteps;
 using test::NcclRank;
 using test::run_nccl_ranks;
-
-/// One step for all, or two for all that makes a part for everybody.
-constexpr std::int64_t kOneStep = std::int64_t{1} << 40;
-constexpr std::int64_t kTwoSteps = 0;
 
 class Sums : public testing::Test {
  protected:

@@ -36,7 +36,7 @@ struct DeviceTraining : Training {
 };
 
 TEST(TrainingRanks, WithDevicesOfTheirOwnSumByNccl) {
-  DeviceTraining training;
+  DeviceTraining training;  // without comm: the memory of all is too small for peers' tiles
   const TrainingOutcome one = run_on_ranks(1, training);
   for (const int ranks : {2, 3, 4})
     for (const char* const comm : {"", "nccl"}) {
@@ -46,6 +46,19 @@ TEST(TrainingRanks, WithDevicesOfTheirOwnSumByNccl) {
       for (int rank = 0; rank < ranks; ++rank) EXPECT_GT(test::fake().calls(rank), 10U);
       EXPECT_EQ(test::fake().misuse(), "");
       EXPECT_EQ(test::fake().alive(), 0);
+    }
+}
+
+TEST(TrainingRanks, WhoseDevicesReachEachOtherSumThere) {
+  DeviceTraining training;
+  const TrainingOutcome one = run_on_ranks(1, training);
+  for (const int ranks : {2, 3, 4})
+    for (const char* const comm : {"", "peer"}) {
+      test::fake().reset();
+      const auto devices = test::like_cuda(2, std::size_t{1} << 30);
+      expect_equal(training.run_with(*devices, ranks, comm), one);
+      for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(test::fake().calls(rank), 0U);
+      EXPECT_EQ(devices->held(), 0U);
     }
 }
 
@@ -68,12 +81,14 @@ std::string error_of(const std::function<void()>& work) {
   return "";
 }
 
-TEST(TrainingRanks, WhoAsksForNcclIsToldWhyNot) {
+TEST(TrainingRanks, WhoAsksForOneWayIsToldWhyNot) {
   DeviceTraining training;
   test::fake().reset();
   const auto devices = test::like_cuda(2);
   EXPECT_THAT(error_of([&] { training.run_with(*devices, 3, "nccl", true); }),
               AllOf(HasSubstr("--comm nccl: ranks 0 and 1 share a GPU")));
+  EXPECT_THAT(error_of([&] { training.run_with(*devices, 3, "peer"); }),
+              HasSubstr("--comm peer: rank 0: the GPU has no memory left for it"));
   EXPECT_THAT(error_of([&] {
                 run_on_ranks(2, training,
                              [](comm::Group&, TrainerOptions& own) { own.comm = "nccl"; });

@@ -102,8 +102,9 @@ void check_min_ranks(const RankSettings& settings, const std::optional<Ranks>& r
     throw UsageError(
         start +
         "MPI ends all ranks when one is lost; start them with --ranks or by hand, or leave it out");
-  if (settings.comm == "nccl")
-    throw UsageError(start + "ranks can continue only over TCP; leave --comm nccl out");
+  if (settings.comm == "nccl" || settings.comm == "peer")
+    throw UsageError(fmt::format("{}ranks can continue only over TCP; leave --comm {} out", start,
+                                 settings.comm));
 }
 
 /// What ended this rank, for the others.

@@ -10,6 +10,8 @@
 #include "comm/meet/wire/socket.h"
 #include "comm/nccl/library.h"
 #include "comm/nccl/nccl_exchange.h"
+#include "comm/peer/peer_exchange.h"
+#include "comm/peer/peer_memory.h"
 #include "comm/tree_exchange.h"
 #include "engine/device/accelerator.h"
 #include "engine/device/gpus.h"
@@ -19,26 +21,28 @@
 namespace segfuse::learn {
 namespace {
 
-/// What a rank says of its device and its NCCL, so that all decide the same: a letter and a text.
-/// g: the name of its GPU; n: why there is no NCCL, c: the machine, where there is no GPU.
-std::string own_words(engine::Accelerator* accelerator, const comm::NcclApi*& nccl) {
+/// What a rank says of its device, so that all decide the same: a letter and a text. g: the name of
+/// its GPU; c: the machine, where there is no GPU.
+std::string own_words(engine::Accelerator* accelerator) {
   const std::string host = comm::meet::own_host();
   if (accelerator == nullptr) return "c" + host;
-  try {
-    if (nccl == nullptr) nccl = &comm::nccl();
-  } catch (const CommError& error) {
-    return fmt::format("n{}", error.what());
-  }
   const std::string identity = engine::gpu_identity(accelerator->name());
   return "g" + (identity.empty() ? fmt::format("{} of {}", accelerator->name(), host) : identity);
 }
 
-struct Obstacle {
-  std::string text;
-  bool usage = true;  ///< it was asked for wrongly
-};
+using Obstacle = TrainingRanks::Obstacle;
 
-/// Why the ranks cannot use NCCL, if they cannot.
+/// Why there is no NCCL; empty where there is.
+std::string missing_nccl(const comm::NcclApi*& nccl) {
+  try {
+    if (nccl == nullptr) nccl = &comm::nccl();
+    return "";
+  } catch (const CommError& error) {
+    return error.what();
+  }
+}
+
+/// Why the ranks cannot make sums on GPUs, if they cannot.
 std::optional<Obstacle> obstacle_of(const std::vector<std::string>& words) {
   std::map<std::string, std::size_t> owners;
   for (std::size_t rank = 0; rank < words.size(); ++rank)
@@ -47,13 +51,10 @@ std::optional<Obstacle> obstacle_of(const std::vector<std::string>& words) {
           fmt::format("rank {} (host {}) trains on the CPU; --device cuda gives each "
                       "rank the GPU of its number",
                       rank, words[rank].substr(1))};
-  for (std::size_t rank = 0; rank < words.size(); ++rank)
-    if (words[rank][0] == 'n')
-      return Obstacle{fmt::format("rank {}: {}", rank, words[rank].substr(1)), false};
   for (std::size_t rank = 0; rank < words.size(); ++rank) {
     const auto [owner, added] = owners.emplace(words[rank], rank);
     if (!added)
-      return Obstacle{fmt::format("ranks {} and {} share a GPU, but NCCL needs one for each",
+      return Obstacle{fmt::format("ranks {} and {} share a GPU, but each needs one of its own",
                                   owner->second, rank)};
   }
   return {};
@@ -79,7 +80,7 @@ struct TrainingRanks::OnGpus {
 
   engine::Accelerator& accelerator;
   runtime::StreamId stream;
-  std::optional<comm::NcclExchange> exchange;
+  std::unique_ptr<comm::DeviceExchange> exchange;
 };
 
 TrainingRanks::TrainingRanks(comm::Group* group, std::int64_t shards, RankWatch* watch)
@@ -111,29 +112,49 @@ void TrainingRanks::choose_exchange(const std::string& comm, engine::Accelerator
                                     const comm::NcclApi* nccl) {
   if (alone()) return;
   accelerator_ = accelerator;
-  // A communicator of NCCL does not go on without a rank.
-  const bool wanted = (comm.empty() || comm == "nccl") && !group_->goes_on();
-  const std::vector<std::string> words = gather(wanted ? own_words(accelerator, nccl) : "");
+  // Sums on GPUs do not go on without a rank.
+  const bool on_gpus = comm.empty() || comm == "peer" || comm == "nccl";
+  const bool wanted = on_gpus && !group_->goes_on();
+  const std::vector<std::string> words = gather(wanted ? own_words(accelerator) : "");
   if (!wanted) return;
-  const auto obstacle = obstacle_of(words);
-  if (obstacle && comm == "nccl") {
+  std::optional<Obstacle> obstacle = obstacle_of(words);
+  bool any_gpu = false;
+  for (const std::string& word : words) any_gpu = any_gpu || word[0] != 'c';
+  if (!obstacle) {
+    gpus_ = std::make_unique<OnGpus>(*accelerator);
+    obstacle = open_on_gpus(comm, nccl);
+  }
+  if (!obstacle && leads())
+    log(LogLevel::kInfo, "gradients are summed on the GPUs, by {}", gpus_->exchange->name());
+  if (!obstacle) return;
+  gpus_.reset();
+  if (!comm.empty()) {
     let_leader_speak();
-    const std::string text = "--comm nccl: " + obstacle->text;
+    const std::string text = fmt::format("--comm {}: {}", comm, obstacle->text);
     if (obstacle->usage) throw UsageError(text);
     throw CommError(text);
   }
-  bool any_gpu = false;
-  for (const std::string& word : words) any_gpu = any_gpu || word[0] != 'c';
-  if (obstacle && any_gpu && leads())
+  if (any_gpu && leads())
     log(LogLevel::kInfo, "gradients travel through host memory, by {}: {}", group_->engine(),
         obstacle->text);
-  if (obstacle) return;
-  gpus_ = std::make_unique<OnGpus>(*accelerator);
-  gpus_->exchange.emplace(*group_, exchange_->shards(), *accelerator->device(), gpus_->stream,
-                          comm::NcclOptions{.api = nccl});
-  if (leads())
-    log(LogLevel::kInfo, "gradients are summed on the GPUs, by NCCL {} ({})",
-        gpus_->exchange->api().version, gpus_->exchange->api().where);
+}
+
+std::optional<TrainingRanks::Obstacle> TrainingRanks::open_on_gpus(const std::string& comm,
+                                                                   const comm::NcclApi* nccl) {
+  runtime::OpenDevice& device = *accelerator_->device();
+  if (comm != "nccl") {
+    std::string reason;
+    gpus_->exchange = comm::PeerExchange::open(*group_, all_shards_, device, gpus_->stream, reason);
+    if (gpus_->exchange) return {};
+    if (comm == "peer") return Obstacle{reason, false};
+    if (leads())
+      log(LogLevel::kInfo, "the GPUs do not sum gradients in each other's memory: {}", reason);
+  }
+  if (const std::string missing = comm::first_reason(*group_, missing_nccl(nccl)); !missing.empty())
+    return Obstacle{missing, false};
+  gpus_->exchange = std::make_unique<comm::NcclExchange>(
+      *group_, all_shards_, device, gpus_->stream, comm::NcclOptions{.api = nccl});
+  return {};
 }
 
 void TrainingRanks::sum(std::span<const Tensor> nodes, std::int64_t present, const Tensor& sum) {

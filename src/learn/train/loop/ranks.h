@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -66,10 +67,16 @@ class TrainingRanks {
   /// Tells the other ranks what this one does; nothing without a watch.
   void report(comm::meet::Phase phase, std::int64_t step, std::int64_t shard = -1) const;
 
-  /// All ranks call it before the first sum. Gradients on GPUs are summed there by NCCL where each
-  /// rank has a GPU of its own and NCCL is found; else in host memory, and the leading rank says
-  /// why. `comm` as in TrainOptions: UsageError or CommError where NCCL is requested and cannot be
-  /// used. `accelerator`, this rank's, may be null and outlives this.
+  /// Why the ranks cannot do what was asked for.
+  struct Obstacle {
+    std::string text;
+    bool usage = true;  ///< it was asked for wrongly
+  };
+  /// All ranks call it before the first sum. Gradients on GPUs are summed there where each rank has
+  /// a GPU of its own: over peer memory where the GPUs reach each other's, else by NCCL where it is
+  /// found; else in host memory. The leading rank says which it is and why. `comm` as in
+  /// TrainOptions: UsageError or CommError where it names what cannot be used. `accelerator`, this
+  /// rank's, may be null and outlives this.
   void choose_exchange(const std::string& comm, engine::Accelerator* accelerator,
                        const comm::NcclApi* nccl = nullptr);
 
@@ -122,6 +129,7 @@ class TrainingRanks {
 
  private:
   void deal();
+  std::optional<Obstacle> open_on_gpus(const std::string& comm, const comm::NcclApi* nccl);
   void sum_on_host(std::span<const Tensor> nodes, std::int64_t present, const Tensor& sum);
 
   comm::Group* group_;
@@ -131,7 +139,7 @@ class TrainingRanks {
   engine::Accelerator* accelerator_ = nullptr;
   std::unique_ptr<comm::TreeExchange> exchange_;
   struct OnGpus;
-  std::unique_ptr<OnGpus> gpus_;  ///< sums by NCCL; null: through the host
+  std::unique_ptr<OnGpus> gpus_;  ///< sums on GPUs; null: through the host
   comm::ShardRange shards_;
   std::unique_ptr<Stragglers> stragglers_;
 };
