@@ -120,7 +120,7 @@ TEST_F(ModelFile, EveryTensorIsLookedAt) {
   EXPECT_THAT(said([](TensorFile& f) {
                 f.tensors.emplace_back("parameter.block7.bias", Tensor::zeros(DType::kF32, {1}));
               }),
-              HasSubstr("'parameter.block7.bias' is no parameter of the model"));
+              HasSubstr("'parameter.block7.bias' belongs to another model"));
 }
 
 TEST_F(ModelFile, EveryKeyOfTheMetadataIsLookedAt) {

@@ -131,9 +131,9 @@ class Tensors {
       if (!name.starts_with(prefix)) continue;
       if (std::ranges::find(known, name.substr(prefix.size()), &nn::ParameterSpec::name) ==
           known.end())
-        throw DataError(fmt::format(
-            "{}: '{}' is no parameter of the model that its configuration describes", source_,
-            printable_line(name)));
+        throw DataError(
+            fmt::format("{}: '{}' belongs to another model than the configuration describes",
+                        source_, printable_line(name)));
     }
   }
 
