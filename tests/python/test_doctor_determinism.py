@@ -218,18 +218,17 @@ def test_scratch_memory_of_an_operation_is_no_difference(program):
 
 
 def test_a_copy_of_memory_that_is_partly_unwritten_is_read_later():
-    def program(value):
-        memory_of(value)
+    def program(left):
         x = torch.empty(2, 40)
         x[0].copy_(torch.ones(40))
+        x.numpy()[1] = left  # by no operation of PyTorch
         y = x.clone()
-        assert y[0].add(1)[3] == 2
-        if value != np.uint8(x.numpy().view(np.uint8)[1, 7]):
-            pytest.skip("malloc() gave out other memory")
+        y[0].add(1)
         y[1].add(1)
 
-    found = runs_of(lambda: program(1), lambda: program(64))
-    assert (found["kind"], found["operation"]) == ("unwritten", "add")
+    assert runs_of(lambda: program(3.0), lambda: program(3.0)) is None
+    found = runs_of(lambda: program(3.0), lambda: program(4.0))
+    assert (found["kind"], found["operation"], found["number"]) == ("unwritten", "add", 5)
 
 
 def test_the_same_operation_at_another_line_has_parted():

@@ -117,6 +117,10 @@ TEST_F(ModelFile, EveryTensorIsLookedAt) {
   }
   EXPECT_THAT(said([](TensorFile& f) { tensor(f, "normalisation.deviation").set(1, 0); }),
               HasSubstr("'normalisation.deviation' holds 0; expected numbers above 0"));
+  EXPECT_THAT(said([](TensorFile& f) {
+                f.tensors.emplace_back("parameter.block7.bias", Tensor::zeros(DType::kF32, {1}));
+              }),
+              HasSubstr("'parameter.block7.bias' belongs to another model"));
 }
 
 TEST_F(ModelFile, EveryKeyOfTheMetadataIsLookedAt) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <system_error>
 
+#include "base/console/printable.h"
 #include "base/json/json.h"
 #include "base/os/file.h"
 #include "learn/model/given_encoder.h"
@@ -123,6 +124,18 @@ class Tensors {
             .template span<double>();
     return {values.begin(), values.end()};
   }
+  /// Parameters that the model lacks would belong to another configuration.
+  void check_parameters(const std::vector<nn::ParameterSpec>& known) const {
+    for (const auto& [name, tensor] : file_.tensors) {
+      const std::string_view prefix = "parameter.";
+      if (!name.starts_with(prefix)) continue;
+      if (std::ranges::find(known, name.substr(prefix.size()), &nn::ParameterSpec::name) ==
+          known.end())
+        throw DataError(
+            fmt::format("{}: '{}' belongs to another model than the configuration describes",
+                        source_, printable_line(name)));
+    }
+  }
 
  private:
   const TensorFile& file_;
@@ -149,6 +162,7 @@ void read_tensors(const Tensors& tensors, TrainedModel& model) {
   const Segmenter segmenter(m);
   for (const nn::ParameterSpec& spec : segmenter.parameters())
     model.parameters.push_back(tensors.get("parameter." + spec.name, DType::kF32, spec.shape));
+  tensors.check_parameters(segmenter.parameters());
 }
 
 }  // namespace
