@@ -59,4 +59,4 @@ def audio_endings():
 
 
 def value_endings():
-    return endings_in(DATA.split("how many rows are a second.")[1].split("Parquet is not read")[0])
+    return endings_in(DATA.split("\n## Sequences that are not audio\n")[1].split("Parquet is not read")[0])
