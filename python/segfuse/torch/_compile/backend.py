@@ -14,7 +14,6 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from ..._errors import UsageError
-from . import elementwise, movement, products, reductions  # noqa: F401  (they fill the table)
 from .divide import Divided, divide
 from .table import TABLE
 

@@ -16,6 +16,7 @@ from ..._dtypes import NAMES
 from ..._program.fusion import Fusion
 from ..._program.lift import as_value
 from ..._program.value import Value
+from . import elementwise, movement, products, reductions  # noqa: F401  (they fill the table)
 from .sizes import expression, size_of, symbols, writable
 from .table import TABLE, Result, Row, Types, cast, exact_numbers, name_of, takes_all
 
