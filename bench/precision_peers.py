@@ -60,12 +60,12 @@ class Encoder(nn.Module):
         return nn.functional.dropout(torch.relu(self.norm(y)), 0.1)
 
 
-def ms_of(step, rounds=5, steps=4, warm_up=4):
+def ms_of(step, rounds=5, steps=4, warm_up=4, ready=torch.cuda.synchronize):
     for _ in range(warm_up):
         step()
     each = []
     for _ in range(rounds):
-        torch.cuda.synchronize()
+        ready()
         begin = time.perf_counter()
         for _ in range(steps):
             step()

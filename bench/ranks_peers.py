@@ -5,7 +5,6 @@ and DistributedDataParallel, eager and with the encoder compiled by Inductor.
 """
 
 import os
-import time
 
 import torch
 from torch import distributed, nn
@@ -29,20 +28,10 @@ class Whole(nn.Module):
         return self.crf(self.head(self.encoder(x)), labels).mean() / (FRAMES // 10)
 
 
-def ms_of(step, rounds=5, steps=6, warm_up=6):
-    for _ in range(warm_up):
-        step()
-    each = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        distributed.barrier()
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(steps):
-            step()
-        torch.cuda.synchronize()
-        each.append(1e3 * (time.perf_counter() - begin) / steps)
-    return sorted(each)[len(each) // 2]
+def all_ready():
+    torch.cuda.synchronize()
+    distributed.barrier()
+    torch.cuda.synchronize()
 
 
 def measure(rank, how):
@@ -64,7 +53,7 @@ def measure(rank, how):
             nn.utils.clip_grad_norm_(whole.parameters(), 1)
             optimizer.step()
 
-        ms = ms_of(step)
+        ms = peers.ms_of(step, steps=6, warm_up=6, ready=all_ready)
         if rank == 0:
             ranks = "no exchange" if model is whole else "DistributedDataParallel"
             print(f"{how}, {ranks}: {ms:.2f} ms", flush=True)

@@ -183,29 +183,23 @@ struct Value {
   }
 };
 
-/// Weights are finite; segfuse.jax replaces the others.
+/// Gradients, behind the values of the same call of the engine if they are wanted. Weights are
+/// finite; segfuse.jax replaces the others.
+template <bool kWithValues>
 struct Gradients {
   template <class T>
   static void run(Call& call) {
-    const GradientOutputs outputs(call);
-    on_device<T>(call, outputs.of_rows, nullptr, [&](Run& run, const Inputs<T>& inputs) {
-      const std::int64_t rows = inputs.rows();
-      run.evaluate(inputs, {run.scratch.template take<double>(rows), {rows}},
-                   outputs.views<T>(inputs.part));
-    });
-  }
-};
-
-struct Weighted {
-  template <class T>
-  static void run(Call& call) {
     call.outputs.reserve(16);
-    const Operand out = call.out("value", 1);
+    const Operand values = kWithValues ? call.out("value", 1) : Operand{};
     const GradientOutputs outputs(call);
-    on_device<T>(call, outputs.of_rows, &out, [&](Run& run, const Inputs<T>& inputs) {
-      run.evaluate(inputs, run.result(inputs.part, out, inputs.rows()),
-                   outputs.views<T>(inputs.part));
-    });
+    on_device<T>(call, outputs.of_rows, kWithValues ? &values : nullptr,
+                 [&](Run& run, const Inputs<T>& inputs) {
+                   const std::int64_t rows = inputs.rows();
+                   const sc::View<double, 1> value =
+                       kWithValues ? run.result(inputs.part, values, rows)
+                                   : sc::View<double, 1>(run.scratch.take<double>(rows), {rows});
+                   run.evaluate(inputs, value, outputs.views<T>(inputs.part));
+                 });
   }
 };
 
@@ -252,8 +246,8 @@ struct OnCpuOnly {
 nanobind::dict device_handlers() {
   nanobind::dict all;
   all["segfuse_crf_value"] = capsule<OfScores<on_gpu::Value>>();
-  all["segfuse_crf_gradients"] = capsule<OfScores<on_gpu::Gradients>>();
-  all["segfuse_crf_weighted"] = capsule<OfScores<on_gpu::Weighted>>();
+  all["segfuse_crf_gradients"] = capsule<OfScores<on_gpu::Gradients<false>>>();
+  all["segfuse_crf_weighted"] = capsule<OfScores<on_gpu::Gradients<true>>>();
   all["segfuse_crf_along"] = capsule<OfScores<on_gpu::OnCpuOnly>>();
   all["segfuse_crf_posteriors"] = capsule<OfScores<on_gpu::OnCpuOnly>>();
   all["segfuse_crf_viterbi_packed"] = capsule<OfScores<on_gpu::Viterbi>>();

@@ -159,32 +159,22 @@ struct Value {
   }
 };
 
+/// Gradients, behind the values of the same call of the engine if they are wanted.
+template <bool kWithValues>
 struct Gradients {
   template <class T>
   static void run(Call& call) {
-    const GradientOutputs outputs(call);
-    for_parts<Inputs<T>>(call, outputs.of_rows, [&](const Inputs<T>& inputs) {
-      std::vector<double> tail(inputs.tail.size());
-      inputs.evaluate({}, outputs.views<T>(inputs.part),
-                      tail.empty() ? sc::View<double, 1>() : sc::View<double, 1>(tail));
-      finish(outputs, inputs, tail);
-    });
-  }
-};
-
-/// Both, of one call of the engine.
-struct Weighted {
-  template <class T>
-  static void run(Call& call) {
     call.outputs.reserve(16);
-    const Operand value_out = call.out("value", 1);
+    const Operand values = kWithValues ? call.out("value", 1) : Operand{};
     const GradientOutputs outputs(call);
     for_parts<Inputs<T>>(call, outputs.of_rows, [&](const Inputs<T>& inputs) {
-      std::vector<double> value(static_cast<std::size_t>(inputs.rows()));
+      std::vector<double> value(kWithValues ? static_cast<std::size_t>(inputs.rows()) : 0);
       std::vector<double> tail(inputs.tail.size());
-      inputs.evaluate(value, outputs.views<T>(inputs.part),
-                      tail.empty() ? sc::View<double, 1>() : sc::View<double, 1>(tail));
-      store(inputs.part, value_out, value);
+      const auto view = [](std::vector<double>& numbers) {
+        return numbers.empty() ? sc::View<double, 1>() : sc::View<double, 1>(numbers);
+      };
+      inputs.evaluate(view(value), outputs.views<T>(inputs.part), view(tail));
+      if (kWithValues) store(inputs.part, values, value);
       finish(outputs, inputs, tail);
     });
   }
@@ -323,8 +313,8 @@ struct Viterbi {
 nanobind::dict handlers() {
   nanobind::dict all;
   all["segfuse_crf_value"] = capsule<OfScores<Value>>();
-  all["segfuse_crf_gradients"] = capsule<OfScores<Gradients>>();
-  all["segfuse_crf_weighted"] = capsule<OfScores<Weighted>>();
+  all["segfuse_crf_gradients"] = capsule<OfScores<Gradients<false>>>();
+  all["segfuse_crf_weighted"] = capsule<OfScores<Gradients<true>>>();
   all["segfuse_crf_along"] = capsule<OfScores<Along>>();
   all["segfuse_crf_posteriors"] = capsule<OfScores<Posteriors>>();
   all["segfuse_crf_viterbi"] = capsule<OfScores<Viterbi>>();
