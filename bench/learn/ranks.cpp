@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <mutex>
@@ -144,6 +145,8 @@ nlohmann::ordered_json exchange_rows(int ranks, const Accelerators& accelerators
 
 constexpr std::int64_t kFrames = 800;
 constexpr std::int64_t kWhole = std::int64_t{1} << 60;  // a piece
+constexpr int kRounds = 12;
+constexpr int kSteps = 6;  // of a round
 
 std::vector<learn::Sequence> sequences(const learn::ModelConfig& model, std::int64_t rows) {
   Rng rng(1);
@@ -164,6 +167,10 @@ std::vector<learn::Sequence> sequences(const learn::ModelConfig& model, std::int
 
 /// What ranks do of a step's exchange.
 enum class How { kNothing, kAfter, kBeside };
+
+/// Milliseconds of the host in all timed steps.
+using Phases = std::array<double, 6>;
+constexpr const char* kPhases[] = {"enqueue", "start sum", "losses", "join", "reduce", "update"};
 
 /// One rank's part of a training.
 class Rank {
@@ -194,9 +201,9 @@ class Rank {
                                                   execution_);
     step_->stage(batch_);
   }
-  void step(How how) {
+  void step(How how, Phases& phases) {
     const auto lap = [&, last = Clock::now()](std::size_t phase) mutable {
-      phases_[phase] += ms_since(last);
+      phases[phase] += ms_since(last);
       last = Clock::now();
     };
     auto timed = lap;
@@ -215,22 +222,13 @@ class Rank {
     step_->update(1e-4, 1, ++steps_);
     timed(5);
   }
-  /// Milliseconds of a step, and of its phases on the host.
-  double time(How how, nlohmann::ordered_json& phases) {
-    std::vector<double> each;
-    constexpr int kSteps = 6;
-    for (int round = 0; round < 7; ++round) {
-      if (round == 2) phases_.assign(6, 0);
-      accelerator_->device()->device().drain();
-      const Clock::time_point begin = Clock::now();
-      for (int i = 0; i < kSteps; ++i) step(how);
-      accelerator_->device()->device().drain();
-      if (round >= 2) each.push_back(ms_since(begin) / kSteps);
-    }
-    phases = nlohmann::ordered_json::object();
-    const char* const names[] = {"enqueue", "start sum", "losses", "join", "reduce", "update"};
-    for (std::size_t p = 0; p < phases_.size(); ++p) phases[names[p]] = phases_[p] / (5 * kSteps);
-    return median(each);
+  /// Milliseconds of a step; those of its phases on the host are added.
+  double time(How how, Phases& phases) {
+    accelerator_->device()->device().drain();
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < kSteps; ++i) step(how, phases);
+    accelerator_->device()->device().drain();
+    return ms_since(begin) / kSteps;
   }
   void finish() { ranks_.finish(); }
   std::int64_t parameters() const { return layout_.size; }
@@ -247,7 +245,6 @@ class Rank {
   learn::Batch batch_;
   std::unique_ptr<learn::TrainingStep> step_;
   std::int64_t steps_ = 0;
-  std::vector<double> phases_ = std::vector<double>(6, 0);
 };
 
 nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, std::int64_t width,
@@ -263,9 +260,13 @@ nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, st
   const learn::Batch batch = learn::make_batch(sequences(model, count), rows, model);
   nlohmann::ordered_json found = nlohmann::ordered_json::array();
   const std::string name = accelerators[0]->device()->device().name();
-  nlohmann::ordered_json phases;
   double reference = 0;
-  const auto note = [&](const std::string& what, int gpus, double ms, const Rank& rank) {
+  const auto note = [&](const std::string& what, int gpus, const std::vector<double>& each,
+                        const Phases& sums, const Rank& rank) {
+    const double ms = median(each);
+    auto phases = nlohmann::ordered_json::object();
+    for (std::size_t p = 0; p < sums.size(); ++p)
+      phases[kPhases[p]] = sums[p] / static_cast<double>(kSteps * each.size());
     found.push_back({{"name", what},
                      {"device", fmt::format("{} x {}", gpus, name)},
                      {"threads", 1},
@@ -273,38 +274,49 @@ nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, st
                      {"error", 0},
                      {"reference_ms", reference},
                      {"ratio", ms / reference},
+                     {"least_ms", std::ranges::min(each)},
                      {"parameters", rank.parameters()},
                      {"pieces", rank.pieces()},
                      {"phases_ms", phases}});
   };
   {
     Rank one(nullptr, segmenter, accelerators[0], kWhole, batch, comm);
-    static_cast<void>(one.time(How::kNothing, phases));
-    reference = one.time(How::kNothing, phases);
-    note(fmt::format("one GPU, width {}, {} rows", width, count), 1, reference, one);
+    std::vector<double> each;
+    Phases phases{};
+    for (int round = 0; round < kRounds; ++round) {
+      Phases unused{};
+      const double ms = one.time(How::kNothing, round < 2 ? unused : phases);
+      if (round >= 2) each.push_back(ms);
+    }
+    reference = median(each);
+    note(fmt::format("one GPU, width {}, {} rows", width, count), 1, each, phases, one);
   }
   comm::run_ranks(ranks, [&](Group& group) {
     const auto& accelerator = accelerators[static_cast<std::size_t>(group.rank())];
-    nlohmann::ordered_json own;
-    const std::int64_t usual = learn::kSumPiece;
-    for (const std::int64_t piece : {usual, std::int64_t{1} << 20, kWhole}) {
-      Rank rank(&group, segmenter, accelerator, piece, batch, comm);
-      for (const auto& [how, what] :
-           {std::pair(How::kNothing, "no exchange"), std::pair(How::kAfter, "exchange after"),
-            std::pair(How::kBeside, "exchange beside")}) {
-        if (piece != usual && how != How::kBeside) continue;
-        const double ms = rank.time(how, own);
-        if (group.rank() > 0) continue;
-        phases = own;
-        note(how != How::kBeside
-                 ? what
-                 : fmt::format("{}, {}", what,
-                               piece == kWhole ? "in one piece"
-                                               : fmt::format("pieces of {} MiB", piece >> 18)),
-             ranks, ms, rank);
+    Rank usual(&group, segmenter, accelerator, learn::kSumPiece, batch, comm);
+    Rank small(&group, segmenter, accelerator, std::int64_t{1} << 20, batch, comm);
+    struct Case {
+      std::string name;
+      How how;
+      Rank& rank;
+      std::vector<double> each = {};
+      Phases phases = {};
+    };
+    Case cases[] = {{"no exchange", How::kNothing, usual},
+                    {"exchange after", How::kAfter, usual},
+                    {"exchange beside, pieces of 25 MiB", How::kBeside, usual},
+                    {"exchange beside, pieces of 4 MiB", How::kBeside, small}};
+    // One after the other in each round, so that a slow moment is not one's alone.
+    for (int round = 0; round < 3 * kRounds; ++round)
+      for (Case& one : cases) {
+        Phases unused{};
+        const double ms = one.rank.time(one.how, round < 2 ? unused : one.phases);
+        if (round >= 2) one.each.push_back(ms);
       }
-      rank.finish();
-    }
+    for (const Case& one : cases)
+      if (group.rank() == 0) note(one.name, ranks, one.each, one.phases, one.rank);
+    usual.finish();
+    small.finish();
   });
   return found;
 }

@@ -36,6 +36,7 @@ Communicator::Communicator(const NcclApi& api, const NcclId& id, Group& control,
     check("ncclCommInitRankConfig",
           api_.init_rank(&comm_, control_.size(), id, control_.rank(), &config));
   });
+  lookout_ = std::make_unique<Lookout>([this] { return goes_on(); });
   settle("the start of a communicator");
 }
 
@@ -75,7 +76,6 @@ void Communicator::enqueue(const char* what, NcclStream stream,
 }
 
 void Communicator::look() {
-  look_at_others();
   const NcclResult now = state();
   if (is_failure(now)) fail(sentence("work on the GPU", now));
 }
@@ -83,6 +83,7 @@ void Communicator::look() {
 void Communicator::finish() {
   make([&] { check("ncclCommFinalize", api_.finalize(comm_)); });
   settle("the end of a communicator");
+  lookout_.reset();
   make([&] {
     check("ncclCommDestroy", api_.destroy(comm_));
     comm_ = nullptr;
@@ -113,7 +114,6 @@ void Communicator::settle(std::string_view what) {
     const NcclResult now = state();
     if (now == NcclResult::kSuccess) return;
     if (is_failure(now)) fail(sentence(what, now));
-    look_at_others();
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
     if (limit_.count() != 0 && waited > limit_)
       fail(
@@ -131,11 +131,14 @@ NcclResult Communicator::state() {
   return is_failure(asked) ? asked : now;
 }
 
-void Communicator::look_at_others() {
+/// Whether no rank is lost; if one is, this rank's NCCL ends.
+bool Communicator::goes_on() noexcept {
   try {
     control_.poll();
-  } catch (const CommError& error) {
-    fail(error.what());
+    return true;
+  } catch (const std::exception& error) {
+    abort(error.what());
+    return false;
   }
 }
 
@@ -161,8 +164,9 @@ void Communicator::end(std::string_view reason) noexcept {
 
 /// What went wrong: NCCL's error, unless another rank has said why it left.
 std::string Communicator::sentence(std::string_view call, NcclResult result) {
-  look_at_others();
+  static_cast<void>(goes_on());
   const MutexLock lock(mutex_);
+  throw_if_over();
   const char* const more =
       api_.last_error != nullptr && comm_ != nullptr ? api_.last_error(comm_) : nullptr;
   return fmt::format("{} failed on rank {} of {} (NCCL {}): {}{}", call, control_.rank(),

@@ -1,15 +1,17 @@
 #pragma once
 // One rank's communicator of NCCL. It is non-blocking: its calls come back while NCCL still works
-// on them in a thread of its own, so each is looked after here until it is done, and meanwhile the
-// control group is asked whether another rank has failed. NCCL itself often does not notice.
+// on them in a thread of its own, so each is looked after here until it is done. Meanwhile another
+// thread asks the control group whether a rank has failed: NCCL itself often does not notice.
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "base/mutex.h"
 #include "comm/group.h"
+#include "comm/lookout.h"
 #include "comm/nccl/nccl_api.h"
 
 namespace segfuse::comm {
@@ -45,7 +47,7 @@ class Communicator {
   /// aborted then and no later call succeeds.
   void enqueue(const char* what, NcclStream stream, const std::function<void(const Calls&)>& calls);
 
-  /// Throws the error that NCCL or another rank has met since, if there is one.
+  /// Throws the error that NCCL or another rank has met, if one is known.
   void look();
 
   /// The last call of all ranks, after their work is done.
@@ -59,7 +61,7 @@ class Communicator {
   void make(const std::function<void()>& calls);
   void settle(std::string_view what);
   NcclResult state();
-  void look_at_others();
+  bool goes_on() noexcept;
   [[noreturn]] void fail(const std::string& reason);
   void throw_if_over() SEGFUSE_REQUIRES(mutex_);
   void end(std::string_view reason) noexcept SEGFUSE_REQUIRES(mutex_);
@@ -74,6 +76,7 @@ class Communicator {
   NcclComm comm_ = nullptr;  ///< touched with the mutex held and until `over_` only
   bool over_ SEGFUSE_GUARDED_BY(mutex_) = false;
   std::string ended_by_ SEGFUSE_GUARDED_BY(mutex_);  ///< the first reason
+  std::unique_ptr<Lookout> lookout_;                 ///< until the last call
 };
 
 }  // namespace segfuse::comm

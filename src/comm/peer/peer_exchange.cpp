@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <functional>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "base/mutex.h"
+#include "comm/lookout.h"
 #include "comm/nccl/add_nodes.h"
 #include "comm/peer/peer_memory.h"
 #include "comm/peer/peer_plan.h"
@@ -41,31 +39,6 @@ class OverWord {
   static constexpr std::size_t kBytes = 64;
   runtime::Device& device_;
   std::byte* memory_;
-};
-
-/// Asks again and again, on a thread of its own, whether the ranks' work goes on: the host may wait
-/// for its GPU, which waits for another rank, and hear of nothing.
-class Lookout {
- public:
-  explicit Lookout(std::function<bool()> goes_on)
-      : goes_on_(std::move(goes_on)), thread_([this] { run(); }) {}
-  ~Lookout() {
-    over_ = true;
-    thread_.join();
-  }
-  Lookout(const Lookout&) = delete;
-  Lookout& operator=(const Lookout&) = delete;
-
- private:
-  static constexpr std::chrono::milliseconds kPeriod{10};
-
-  void run() {
-    while (!over_ && goes_on_()) std::this_thread::sleep_for(kPeriod);
-  }
-
-  const std::function<bool()> goes_on_;
-  std::atomic<bool> over_ = false;
-  std::thread thread_;
 };
 
 }  // namespace

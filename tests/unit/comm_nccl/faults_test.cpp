@@ -190,6 +190,22 @@ TEST_F(Faults, ARankThatLeavesIsNamedToThoseWhoWaitForIt) {
   }
 }
 
+TEST_F(Faults, ARankThatLeavesEndsWorkAlsoWhereTheHostWaitsForItsDevice) {
+  const auto devices = test::like_cuda(1);
+  const auto said = told([&](Group& group) {
+    NcclRank rank(group, 4, *devices);
+    static_cast<void>(rank.sum(4, 100));
+    if (group.rank() == 2) throw DataError("recording 'x.wav' ends early");
+    rank.enqueue_sum(4, 100);
+    // As hosts do that wait for something else: nobody asks for the other ranks.
+    rank.device().device().drain();
+    rank.wait();
+  });
+  for (const std::size_t other : {0U, 1U})
+    EXPECT_EQ(said[other], "rank 2 ended the work of all ranks: recording 'x.wav' ends early");
+  EXPECT_EQ(devices->held(), 0U);
+}
+
 TEST_F(Faults, AnAbortFromAnotherThreadEndsWorkOnTheStream) {
   const auto devices = test::like_cuda(1);
   std::vector<std::string> said(3);

@@ -174,7 +174,7 @@ void TrainingStep::start_sum(TrainingRanks& ranks) {
 
 /// Slot 0 gets the sum over all ranks.
 void TrainingStep::exchange(TrainingRanks& ranks) {
-  if (started_) return ranks.wait_for_sum();
+  if (started_) return;
   add_up();
   std::vector<Tensor> nodes;
   for (const comm::TreeSum::Held& held : sum_.held()) nodes.push_back(slots_[held.slot].whole);
@@ -200,9 +200,13 @@ double TrainingStep::reduce(TrainingRanks& ranks) {
         regularise_->run(std::vector{engine::part_of(gradient, layout_.last, rest),
                                      engine::part_of(live_.parameters.whole, layout_.last, rest)}));
   }
-  const Tensor blocks = norm_.run(std::vector{gradient})[0].to_host();
+  const Tensor blocks = norm_.run(std::vector{gradient})[0];
+  // The norm is enqueued behind the sum. This wait, unlike that for the norm, ends without a rank
+  // that is lost.
+  if (started_) ranks.wait_for_sum();
+  const Tensor on_host = blocks.to_host();
   double squares = 0;
-  for (const float block : blocks.span<float>()) squares += static_cast<double>(block);
+  for (const float block : on_host.span<float>()) squares += static_cast<double>(block);
   return std::sqrt(squares);
 }
 

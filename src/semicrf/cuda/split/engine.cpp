@@ -258,7 +258,12 @@ SplitCudaEngine::Partition SplitCudaEngine::State::on_one(const Args<T>& args) {
                  array.memory + at(share.writes.begin), bytes(share));
     }
   }
-  return {first.read(value, 1)[0], first.read(status, 1)[0]};
+  Partition result;
+  Reads reads;
+  reads.add(first, value, result.log_partition);
+  reads.add(first, status, result.status);
+  reads.run();
+  return result;
 }
 
 template <class T>

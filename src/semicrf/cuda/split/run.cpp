@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 namespace segfuse::semicrf {
 
@@ -45,6 +46,27 @@ void Member::give(const Member& other, void* to, const void* from, std::size_t b
   }
 }
 
+void Reads::run() {
+  if (parts_.empty()) return;
+  std::size_t total = 0;
+  for (const Part& part : parts_) total += part.bytes;
+  std::byte* const pinned = parts_[0].member->staging->of(total);
+  std::size_t at = 0;
+  for (const Part& part : parts_) {
+    part.member->queue().copy(pinned + at, part.from, part.bytes, part.member->stream);
+    at += part.bytes;
+  }
+  std::set<const Member*> waited;
+  for (const Part& part : parts_)
+    if (waited.insert(part.member).second) part.member->queue().synchronize(part.member->stream);
+  at = 0;
+  for (const Part& part : parts_) {
+    std::memcpy(part.to, pinned + at, part.bytes);
+    at += part.bytes;
+  }
+  parts_.clear();
+}
+
 namespace {
 
 void enter_round(Member& member, const ChunkCut& cut, std::size_t round) {
@@ -65,18 +87,46 @@ struct Ratio {
   int exponent = 0;
 };
 
+/// What a member's passes left.
+struct Passed {
+  int flags = 0;
+  std::vector<int> exponents;
+  struct Pass {
+    std::vector<double> ratios;
+    std::vector<int> ratio_exponents;
+  };
+  std::array<Pass, 2> passes;  ///< of the member's chunks
+};
+
+std::vector<Passed> read_passes(const std::vector<Member>& members, int directions) {
+  std::vector<Passed> out(members.size());
+  Reads reads;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const Call& call = members[i].call;
+    reads.add(members[i], call.lattice.flags, out[i].flags);
+    reads.add(members[i], call.factors.exponents, 4, out[i].exponents);
+    for (int direction = 0; direction < directions; ++direction) {
+      Passed::Pass& pass = out[i].passes[static_cast<std::size_t>(direction)];
+      const std::int64_t place = std::int64_t{direction} * call.chunks.count;
+      const std::int64_t n = call.part.chunk_end[direction] - call.part.chunk[direction];
+      reads.add(members[i], call.chunks.ratio + place, n, pass.ratios);
+      reads.add(members[i], call.chunks.ratio_exponent + place, n, pass.ratio_exponents);
+    }
+  }
+  reads.run();
+  return out;
+}
+
 /// The ratios of a pass as far as a member has them.
-void collect(const Member& member, int direction, std::vector<Ratio>& ratios) {
-  const Call& call = member.call;
-  const int begin = call.part.chunk[direction];
-  const int end = call.part.chunk_end[direction];
-  const std::int64_t place = std::int64_t{direction} * call.chunks.count;
-  const std::vector<double> values = member.read(call.chunks.ratio + place, end - begin);
-  const std::vector<int> exponents = member.read(call.chunks.ratio_exponent + place, end - begin);
+void collect(const Member& member, const Passed& passed, int direction,
+             std::vector<Ratio>& ratios) {
+  const Passed::Pass& pass = passed.passes[static_cast<std::size_t>(direction)];
+  const int begin = member.call.part.chunk[direction];
+  const int end = member.call.part.chunk_end[direction];
   ratios.resize(std::max(ratios.size(), static_cast<std::size_t>(end)));
   for (int chunk = begin + 1; chunk < end; ++chunk) {
     const auto at = static_cast<std::size_t>(chunk - begin);
-    ratios[static_cast<std::size_t>(chunk)] = {values[at], exponents[at]};
+    ratios[static_cast<std::size_t>(chunk)] = {pass.ratios[at], pass.ratio_exponents[at]};
   }
 }
 
@@ -100,11 +150,11 @@ int redo_flag(int direction, std::size_t round) {
 }
 
 /// The flags of all members; `exact` is set where the row left the linear domain's range.
-int flags_of(const std::vector<Member>& members, bool& exact) {
+int flags_of(const std::vector<Passed>& all, bool& exact) {
   int flags = 0;
-  for (const Member& member : members) {
-    flags |= member.read(member.call.lattice.flags, 1)[0];
-    exact = exact || member.read(member.call.factors.exponents, 4)[2] != 0;
+  for (const Passed& member : all) {
+    flags |= member.flags;
+    exact = exact || member.exponents[2] != 0;
   }
   exact = exact || (flags & gpu::kNeedsExact) != 0;
   return flags;
@@ -127,7 +177,8 @@ bool pass_in_rounds(std::vector<Member>& members, const ChunkCuts& cuts, int dir
     }
     bool exact = false;
     const int before = flags;
-    flags = flags_of(members, exact);
+    const std::vector<Passed> passed = read_passes(members, directions);
+    flags = flags_of(passed, exact);
     if (exact) return false;
     bool again = false;
     for (int direction = 0; direction < directions; ++direction) {
@@ -136,7 +187,8 @@ bool pass_in_rounds(std::vector<Member>& members, const ChunkCuts& cuts, int dir
       again = again || (due && redo);
       if (!due || redo) continue;
       std::vector<Ratio> ratios;
-      for (const Member& member : members) collect(member, direction, ratios);
+      for (std::size_t i = 0; i < members.size(); ++i)
+        collect(members[i], passed[i], direction, ratios);
       for (Member& member : members) {
         const Ratio carried = product(ratios, member.call.part.chunk[direction]);
         member.call.part.ratio[direction] = carried.value;
@@ -156,21 +208,31 @@ bool pass_in_rounds(std::vector<Member>& members, const ChunkCuts& cuts, int dir
 /// What the last member knows of the row's end, to all.
 template <class T>
 void finish(std::vector<Member>& members, SplitCudaEngine::Partition& result) {
-  std::vector<double> sums;
-  double shift = 0.0;
-  for (const Member& member : members)
+  std::vector<double> sums(members.size());
+  Reads reads;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const Member& member = members[i];
     member.engine->launch(member.engine->common<T>("part_exponents"), {1}, {512}, member.call,
                           member.stream);
-  for (const Member& member : members)
-    shift += sums.emplace_back(member.read(member.call.lattice.partition, 1)[0]);
+    reads.add(member, static_cast<const double*>(member.call.lattice.partition), sums[i]);
+  }
+  reads.run();
+  double shift = 0.0;
+  for (const double sum : sums) shift += sum;
   Member& last = members.back();
   last.call.part.shift = shift - sums.back();
   last.engine->launch(last.engine->common<T>("finish_rows"), {1}, {512}, last.call, last.stream);
-  result.log_partition = last.read(last.log_partition, 1)[0];
-  result.status = static_cast<RowStatus>(last.read(last.status, 1)[0]);
-  const double partition = last.read(last.call.lattice.partition, 1)[0];
-  const double weight = last.read(last.call.row_weight, 1)[0];
-  const int scale = last.read(last.call.lattice.last_scale, 1)[0];
+  unsigned char status = 0;
+  double partition = 0.0;
+  double weight = 0.0;
+  int scale = 0;
+  reads.add(last, last.log_partition, result.log_partition);
+  reads.add(last, last.status, status);
+  reads.add(last, last.call.lattice.partition, partition);
+  reads.add(last, last.call.row_weight, weight);
+  reads.add(last, last.call.lattice.last_scale, scale);
+  reads.run();
+  result.status = static_cast<RowStatus>(status);
   for (Member& member : members) {
     member.call.part.partition = partition;
     member.call.part.weight = weight;
@@ -182,16 +244,18 @@ void finish(std::vector<Member>& members, SplitCudaEngine::Partition& result) {
 template <class T>
 void frames_of(std::vector<Member>& members) {
   const std::int64_t classes = members[0].call.sizes.classes;
-  std::vector<double> covers;
-  for (const Member& member : members)
-    member.engine->cover_slices<T>(member.call, side(member.part.slice_end - member.part.slice),
-                                   member.stream);
-  for (const Member& member : members) {
-    const std::vector<double> own =
-        member.read(member.call.cover + member.part.slice * classes,
-                    (member.part.slice_end - member.part.slice) * classes);
-    covers.insert(covers.end(), own.begin(), own.end());
+  std::vector<std::vector<double>> own(members.size());
+  Reads reads;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const Member& member = members[i];
+    const int slices = member.part.slice_end - member.part.slice;
+    member.engine->cover_slices<T>(member.call, side(slices), member.stream);
+    reads.add(member, member.call.cover + member.part.slice * classes, slices * classes, own[i]);
   }
+  reads.run();
+  std::vector<double> covers;
+  for (const std::vector<double>& of_member : own)
+    covers.insert(covers.end(), of_member.begin(), of_member.end());
   for (const Member& member : members) {
     member.write(member.call.cover, covers);
     member.engine->frames_of_slices<T>(member.call, side(member.part.slice_end - member.part.slice),
@@ -205,8 +269,12 @@ void ends_of(std::vector<Member>& members, T* final) {
   Member& last = members.back();
   members[0].engine->ends<T>(members[0].call, members[0].stream);
   last.engine->ends<T>(last.call, last.stream);
-  if (final != nullptr)
-    members[0].write(final, last.read(static_cast<const T*>(last.final), last.call.sizes.classes));
+  if (final == nullptr) return;
+  std::vector<T> values;
+  Reads reads;
+  reads.add(last, static_cast<const T*>(last.final), last.call.sizes.classes, values);
+  reads.run();
+  members[0].write(final, values);
 }
 
 /// Slots of the others to the first member.
@@ -238,18 +306,24 @@ void counts_of(std::vector<Member>& members, const DeviceWanted& wanted) {
 
 /// Waits for all members; throws the first fault of the row, after clearing those of all.
 void check_all(const std::vector<Member>& members) {
+  constexpr unsigned long long kNone = ~0ull;
+  std::vector<std::vector<unsigned long long>> own(members.size());
+  Reads reads;
+  for (std::size_t i = 0; i < members.size(); ++i)
+    reads.add(members[i], members[i].engine->faults.words(), gpu::kFaults, own[i]);
+  reads.run();
   std::array<unsigned long long, gpu::kFaults> seen;
-  seen.fill(~0ull);
-  for (const Member& member : members) {
-    unsigned long long* const words = member.engine->faults.words();
-    const std::vector<unsigned long long> own = member.read(words, gpu::kFaults);
+  seen.fill(kNone);
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const Member& member = members[i];
     for (std::size_t kind = 0; kind < seen.size(); ++kind)
-      seen[kind] = std::min(seen[kind], own[kind]);
-    member.queue().fill(words, 0xff, sizeof seen, member.stream);
+      seen[kind] = std::min(seen[kind], own[i][kind]);
+    if (std::ranges::all_of(own[i], [](unsigned long long at) { return at == kNone; })) continue;
+    member.queue().fill(member.engine->faults.words(), 0xff, sizeof seen, member.stream);
     member.queue().synchronize(member.stream);
   }
   for (int kind = 0; kind < gpu::kFaults; ++kind)
-    if (const unsigned long long index = seen[static_cast<std::size_t>(kind)]; index != ~0ull)
+    if (const unsigned long long index = seen[static_cast<std::size_t>(kind)]; index != kNone)
       throw DataError(
           fmt::format("semicrf: {}", describe_fault(kind, index, members[0].call.sizes)));
 }

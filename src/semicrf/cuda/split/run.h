@@ -39,15 +39,34 @@ struct Member {
 
   gpu::Queue& queue() const { return *engine->gpu; }
   template <class T>
-  std::vector<T> read(const T* from, std::int64_t n) const {
-    std::vector<T> out(static_cast<std::size_t>(n));
-    if (n > 0) queue().read(out.data(), from, sizeof(T) * out.size(), stream);
-    return out;
-  }
-  template <class T>
   void write(T* to, const std::vector<T>& values) const;
   /// Copies this device's memory to another's, and waits for it.
   void give(const Member& other, void* to, const void* from, std::size_t bytes) const;
+};
+
+/// Values of several members, read at once: each device is waited for once. They are there when
+/// run() returns.
+class Reads {
+ public:
+  template <class T>
+  void add(const Member& member, const T* from, std::int64_t n, std::vector<T>& to) {
+    to.resize(static_cast<std::size_t>(n));
+    if (n > 0) parts_.push_back({&member, from, to.data(), sizeof(T) * to.size()});
+  }
+  template <class T>
+  void add(const Member& member, const T* from, T& to) {
+    parts_.push_back({&member, from, &to, sizeof(T)});
+  }
+  void run();
+
+ private:
+  struct Part {
+    const Member* member;
+    const void* from;
+    void* to;
+    std::size_t bytes;
+  };
+  std::vector<Part> parts_;
 };
 
 /// The cuts of a row of these sizes and the devices' parts; no part: it is not split. `call` needs
