@@ -1,8 +1,9 @@
 // Ranks of a training on GPUs of this machine, as threads of one process.
 //   segfuse_bench_ranks RANKS exchange [BLOCKS MOST_BLOCKS ONE_STEP_KIB TILE_KIB]
 //                       sums of gradients; reference_ms is NCCL's all-reduce
-//   segfuse_bench_ranks RANKS step WIDTH ROWS [peer|nccl]
-//                       steps of a training; reference_ms is one GPU by itself
+//   segfuse_bench_ranks RANKS step WIDTH ROWS [peer|nccl [ROUNDS]]
+//                       steps of a training; reference_ms is one GPU by itself, exchange_ms the
+//                       median over rounds of what a step takes longer than without an exchange
 // Prints one JSON list of rows; nothing where there are fewer GPUs. `device` says how many.
 
 #include <fmt/core.h>
@@ -145,8 +146,7 @@ nlohmann::ordered_json exchange_rows(int ranks, const Accelerators& accelerators
 
 constexpr std::int64_t kFrames = 800;
 constexpr std::int64_t kWhole = std::int64_t{1} << 60;  // a piece
-constexpr int kRounds = 12;
-constexpr int kSteps = 6;  // of a round
+constexpr int kSteps = 6;                               // of a round
 
 std::vector<learn::Sequence> sequences(const learn::ModelConfig& model, std::int64_t rows) {
   Rng rng(1);
@@ -248,7 +248,7 @@ class Rank {
 };
 
 nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, std::int64_t width,
-                                 std::int64_t count, const std::string& comm) {
+                                 std::int64_t count, const std::string& comm, std::int64_t rounds) {
   learn::ModelConfig model;
   model.width = width;
   model.features = 80;
@@ -283,7 +283,7 @@ nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, st
     Rank one(nullptr, segmenter, accelerators[0], kWhole, batch, comm);
     std::vector<double> each;
     Phases phases{};
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < 12; ++round) {
       Phases unused{};
       const double ms = one.time(How::kNothing, round < 2 ? unused : phases);
       if (round >= 2) each.push_back(ms);
@@ -307,14 +307,20 @@ nlohmann::ordered_json step_rows(int ranks, const Accelerators& accelerators, st
                     {"exchange beside, pieces of 25 MiB", How::kBeside, usual},
                     {"exchange beside, pieces of 4 MiB", How::kBeside, small}};
     // One after the other in each round, so that a slow moment is not one's alone.
-    for (int round = 0; round < 3 * kRounds; ++round)
+    for (int round = 0; round < rounds + 2; ++round)
       for (Case& one : cases) {
         Phases unused{};
         const double ms = one.rank.time(one.how, round < 2 ? unused : one.phases);
         if (round >= 2) one.each.push_back(ms);
       }
-    for (const Case& one : cases)
-      if (group.rank() == 0) note(one.name, ranks, one.each, one.phases, one.rank);
+    for (const Case& one : cases) {
+      if (group.rank() > 0) break;
+      note(one.name, ranks, one.each, one.phases, one.rank);
+      std::vector<double> longer;
+      for (std::size_t round = 0; round < one.each.size(); ++round)
+        longer.push_back(one.each[round] - cases[0].each[round]);
+      found.back()["exchange_ms"] = median(longer);
+    }
     usual.finish();
     small.finish();
   });
@@ -345,7 +351,7 @@ int main(int argc, char** argv) {
     accelerators.push_back(engine::open_accelerator(fmt::format("cuda:{}", rank)));
   const auto rows = what == "step"
                         ? step_rows(ranks, accelerators, static_cast<int>(number(3, 512)),
-                                    number(4, 64), argc > 5 ? argv[5] : "peer")
+                                    number(4, 64), argc > 5 ? argv[5] : "peer", number(6, 30))
                         : exchange_rows(ranks, accelerators, options);
   fmt::print("{}\n", rows.dump(1));
   return 0;

@@ -20,15 +20,17 @@ MOST = 1  # samples of each operation and type
 DTYPES = (torch.float32, torch.int64)
 HEAD = """# PyTorch operations that segfuse compiles
 
-[`torch.compile(backend="segfuse")`](torch_compile.md) and [Thunder](thunder.md) compile those parts
-of a PyTorch program that consist of the ATen operations in the second table. PyTorch runs all other
-operations. `tests/python/torch_coverage.py` tests these operations and writes this page.
+Look here to find out whether segfuse compiles an operation of PyTorch.
+[`torch.compile(backend="segfuse")`](torch_compile.md) and [Thunder](thunder.md) break a PyTorch
+program down to operations of ATen, PyTorch's library of tensor operations. segfuse compiles the
+operations in the second table; PyTorch runs all others. `tests/python/torch_coverage.py` tests
+these operations and writes this page.
 
-The test takes functions of PyTorch with PyTorch's own samples of their arguments (OpInfo): at most
-{most} for each function and element type ({dtypes}). Functions that draw random numbers are left
-out. AOTAutograd decomposes a function and its gradients into ATen operations, and segfuse compiles
-those that it supports, on the CPU. (Here a part may be a single operation.) The results and all
-gradients are compared with those of eager PyTorch {version}. A sample counts as
+The test calls functions of PyTorch with the sample arguments that PyTorch's own tests have
+(OpInfo): at most {most} for each function and element type ({dtypes}). Functions that draw random
+numbers are left out. PyTorch breaks each function and its gradients down to operations of ATen, and
+segfuse compiles those that it supports for the CPU. The results and all gradients are compared with
+those of eager PyTorch {version}. A sample counts as
 
 - *right* if segfuse ran at least one of its operations, and the results are within tolerances;
 - *left to PyTorch* if segfuse ran none of its operations;
@@ -41,8 +43,9 @@ gradients are compared with those of eager PyTorch {version}. A sample counts as
 | {total} | {right} | {left} | {skipped} | {wrong} |
 
 The second table lists the supported operations. "Samples" is the number of right samples in which
-segfuse ran the operation. "Computes in" is the type of elementwise arithmetic, after PyTorch's type
-promotion. If 16-bit floats are computed in float32, the result is rounded once.
+segfuse ran the operation. "Computes in" is the type of an elementwise operation's arithmetic, after
+PyTorch's type promotion; it is empty for operations without such arithmetic. If 16-bit floats are
+computed in float32, the result is rounded once.
 
 | operation | samples | computes in |
 |---|---|---|

@@ -123,7 +123,7 @@ constexpr const char* kFlags[] = {
 
 /// LLVM's passes, in its notation. Texts come in vectors, unrolled, of functions that are always
 /// inlined, so a few passes find what there is; all of -O2 takes twice their time and finds nothing
-/// more. docs/performance.md says what those are for that look dispensable.
+/// more. docs/performance_notes.md says what those are for that look dispensable.
 #define SEGFUSE_INSTCOMBINE "instcombine<max-iterations=1;no-use-loop-info;no-verify-fixpoint>"
 #define SEGFUSE_SIMPLIFY "simplifycfg<hoist-common-insts;sink-common-insts>"
 constexpr const char* kPasses =

@@ -89,9 +89,9 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
   s.text("path", SEGFUSE_AT(data.path),
          "Manifest or directory of recordings and labels; `--data` overrides it.");
   s.text("tier", SEGFUSE_AT(data.tier),
-         "Tier to read from label files with several tiers; empty: the first interval tier. For "
-         "several label files beside a recording: the file name extension, as \"wrd\"; empty: the "
-         "file with the shortest segments.");
+         "The annotation to read if recordings have several: the name of a tier, or the ending of "
+         "a label file, such as \"wrd\" if there are .phn and .wrd files. Empty: the first tier of "
+         "intervals, and of several label files the one with the shortest segments.");
   s.add("fill_label", "string",
         "Label for stretches without a label: gaps, a late start, an early end. If it is not set, "
         "such a recording is an error.",
@@ -100,8 +100,9 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
         });
   s.choice("unlabelled", SEGFUSE_AT(data.unlabelled_unknown),
            std::vector<std::pair<std::string, bool>>{{"gap", false}, {"unknown", true}},
-           "Meaning of stretches without a label: segments of `fill_label` (gap), or not annotated "
-           "and therefore left out of training and evaluation (unknown).");
+           "Meaning of stretches without a label. \"gap\": they are segments with the label "
+           "`fill_label`. \"unknown\": they are not annotated, and are left out of training and "
+           "evaluation.");
   s.text("fold", SEGFUSE_AT(data.fold), "Folding map, applied to all labels before training.");
   s.text("metric_fold", SEGFUSE_AT(data.metric_fold), "Folding map, applied for evaluation only.");
   s.boolean(
@@ -112,15 +113,15 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
            "Treatment of recordings without labels and labels without a recording: an error, or a "
            "warning that they are left out.");
   s.text("group", SEGFUSE_AT(data.group),
-         "Groups of recordings that must stay in one set, as those of one speaker or animal: "
-         "\"folder\", a column of the manifest, or a regular expression as `^(bird[0-9]+)_`, whose "
-         "parentheses select the part of the name that identifies the group. Splits and folds that "
-         "segfuse makes never separate a group. Empty: no groups.");
+         "Groups of recordings that must stay in one set, such as those of one speaker or animal: "
+         "\"folder\", a column of the manifest, or a regular expression such as `^(bird[0-9]+)_`, "
+         "whose parentheses select the part of the name that identifies the group. Splits and "
+         "folds that segfuse makes never separate a group. Empty: no groups.");
   s.whole("folds", SEGFUSE_AT(data.folds), 0, 100'000,
-          "Number of folds for cross-validation, which replace the given splits: recording i of "
-          "the sorted recordings, counted from 0, is in fold i mod folds + 1; groups are "
-          "distributed so that folds have similar sizes. `test_fold` is the test set; every tenth "
-          "of the other recordings is for development. 0: no folds.");
+          "Number of folds for cross-validation, which replace the given split. Recording i of the "
+          "sorted recordings, counted from 0, is in fold i mod folds + 1; with `group`, whole "
+          "groups are distributed so that folds have similar sizes. Fold `test_fold` is the test "
+          "set; every tenth of the other recordings is for development. 0: no folds.");
   s.whole("test_fold", SEGFUSE_AT(data.test_fold), 1, 100'000,
           "Number of the fold that is the test set, from 1 on.");
   s.number("train_share", SEGFUSE_AT(data.train_share), 0, 1,
@@ -131,7 +132,7 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
 /// The distance of frames: of audio hop_ms, of values frame_rate. The other one is refused.
 void add_frame_keys(Section& s) {
   s.add("hop_ms", fmt::format("number, at least {}", 1e-3),
-        "Distance between frames, in milliseconds; boundaries lie between frames. Not for kind = "
+        "Length of a frame, in milliseconds; segments begin and end between frames. Not for kind = "
         "\"values\".",
         [](const TomlReader& t, TrainConfig& c) {
           FeatureConfig& f = c.features;
@@ -167,8 +168,8 @@ void add_kind_key(Section& s) {
     type += fmt::format("{}\"{}\"", type.empty() ? "" : ", ", names.back());
   }
   s.add("kind", type,
-        "Kind of features: log-mel energies, their cosine transform, the samples, the values of "
-        "recordings that are not audio, or the features of Kaldi and of Whisper.",
+        "Kind of features: log-mel energies, mel cepstral coefficients, the samples themselves, "
+        "the values of recordings that are not audio, or the features of Kaldi and of Whisper.",
         [names](const TomlReader& t, TrainConfig& c) {
           const std::string chosen = t.choice("kind", std::string(name_of(c.features.kind)), names);
           c.features = default_features(feature_kind_from_name(chosen));
@@ -194,7 +195,8 @@ void add_feature_keys(std::vector<ConfigKey>& keys) {
   s.number("lifter", SEGFUSE_AT(features.lifter), 0, kHuge,
            "Liftering of `mfcc`, which scales up the higher coefficients; 0: none.");
   s.whole("raw_bins", SEGFUSE_AT(features.raw_bins), 0, 1'000'000,
-          "Number of averages per window of `raw`; 0: every sample.");
+          "For `raw`: number of equal parts of the window, of each of which the mean is taken; 0: "
+          "every sample.");
   s.add("snip_edges", "boolean",
         "Whether windows of `kaldi_fbank` begin with their frames (true, the default) or are "
         "centred on them (false).",
@@ -225,7 +227,8 @@ void add_feature_keys(std::vector<ConfigKey>& keys) {
 
 void add_model_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "model");
-  s.whole("width", SEGFUSE_AT(model.width), 1, 100'000, "Number of channels of the encoder.");
+  s.whole("width", SEGFUSE_AT(model.width), 1, 100'000,
+          "Number of channels of each layer of the encoder.");
   s.whole("stem_kernel", SEGFUSE_AT(model.stem_kernel), 1, 1001,
           "Width of the first convolution, in frames; odd.");
   s.whole("kernel", SEGFUSE_AT(model.kernel), 1, 1001,
@@ -235,13 +238,12 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
         [](const TomlReader& t, TrainConfig& c) {
           c.model.dilations = t.integers("dilations", c.model.dilations);
         });
-  s.choice(
-      "recurrence", SEGFUSE_AT(model.recurrence),
-      std::vector<std::pair<std::string, nn::Recurrence>>{{"lstm", nn::Recurrence::kLstm},
-                                                          {"gru", nn::Recurrence::kGru},
-                                                          {"ssm", nn::Recurrence::kSsm}},
-      "Kind of the recurrent blocks: LSTM, GRU, or a diagonal linear state space. On a GPU the "
-      "first two start the kernels of each frame one after the other, which takes longer.");
+  s.choice("recurrence", SEGFUSE_AT(model.recurrence),
+           std::vector<std::pair<std::string, nn::Recurrence>>{{"lstm", nn::Recurrence::kLstm},
+                                                               {"gru", nn::Recurrence::kGru},
+                                                               {"ssm", nn::Recurrence::kSsm}},
+           "Kind of the recurrent blocks: LSTM, GRU, or a diagonal linear state space. On a GPU "
+           "the first two are slower, because they start kernels for each frame.");
   s.whole("recurrent_blocks", SEGFUSE_AT(model.recurrent_blocks), 0, 100,
           "Number of recurrent blocks after the convolutions; bidirectional, or forward only with "
           "`causal`.");
@@ -252,7 +254,8 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
   s.whole("attention_heads", SEGFUSE_AT(model.attention_heads), 1, 1000,
           "Number of heads of each attention block; it must divide `width`.");
   s.whole("subsample", SEGFUSE_AT(model.subsample), 1, 64,
-          "Number of frames that share one position of the encoder.");
+          "Number of frames that the encoder combines into one position; 1: a position for each "
+          "frame.");
   s.boolean("causal", SEGFUSE_AT(model.causal),
             "Whether the encoder's scores of a frame depend only on that frame and earlier frames; "
             "the frames of one position (`subsample`) count as one.");
@@ -274,9 +277,9 @@ void add_model_keys(std::vector<ConfigKey>& keys) {
                                                   {"poisson", Family::kPoisson},
                                                   {"log_normal", Family::kLogNormal},
                                                   {"buckets", Family::kBuckets}},
-      "How the semi-Markov head scores durations: a score for each of 1 to K frames and label, "
-      "a distribution with one or two parameters for each label, or a score for each range of "
-      "durations.");
+      "How the semi-Markov head scores the durations of each label: by a score for each of 1 to K "
+      "frames (table), by a score for each range of durations (buckets), or by a distribution with "
+      "one or two parameters (the others).");
   s.whole("duration_buckets", SEGFUSE_AT(model.duration_buckets), 1, 1000,
           "Maximum number of ranges for durations = \"buckets\"; ranges have equal widths on a "
           "logarithmic scale.");
@@ -296,8 +299,8 @@ void add_plan_keys(Section& s) {
   s.whole("batch_frames", SEGFUSE_AT(training.batch_frames), 0, kMax,
           "Maximum number of frames per step, including padding; 0: no limit.");
   s.add("shards", fmt::format("power of two, 1 to {}", comm::kMaxShards),
-        "Number of parts of a step that ranks can share; it must divide `batch_size`. If it is not "
-        "set: the number of ranks.",
+        "Number of parts of the batch of each step; a rank computes whole parts. It must divide "
+        "`batch_size`. If it is not set: the number of ranks.",
         [](const TomlReader& t, TrainConfig& c) {
           c.training.chooses_shards = !t.has("shards");
           c.training.shards = t.integer("shards", c.training.shards, 1, comm::kMaxShards);
@@ -348,8 +351,8 @@ void add_training_keys(std::vector<ConfigKey>& keys) {
   s.number("beta2", SEGFUSE_AT(training.adamw.beta2), 0, 0.999999,
            "Decay rate of AdamW's running mean of squared gradients.");
   s.number("average", SEGFUSE_AT(training.adamw.average), 0, 0.999999,
-           "Decay rate of the running mean of the parameters, which the model then uses; 0: the "
-           "last parameters.");
+           "Decay rate of a running mean of the parameters, which the model then has; 0: the model "
+           "has the parameters themselves.");
 }
 
 /// The ratio of noise is drawn between two numbers.
@@ -424,7 +427,8 @@ void add_grammar_keys(std::vector<ConfigKey>& keys) {
 void add_evaluation_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "evaluation");
   s.add("tolerances", "list of numbers, at least one",
-        "Tolerances for boundaries, in seconds; the report uses the first.",
+        "Tolerances for boundaries and segments, in seconds; the report shows the measures at the "
+        "first.",
         [](const TomlReader& t, TrainConfig& c) {
           c.tolerances = t.numbers("tolerances", c.tolerances);
         });

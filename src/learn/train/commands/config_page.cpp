@@ -24,15 +24,18 @@ std::vector<ConfigurationKey> configuration_keys() {
 
 std::string configuration_page() {
   std::string page =
-      "# Configuration\n\n"
-      "This page lists every key of a training's TOML file. `segfuse config` prints the same list, "
-      "and\n"
-      "`segfuse config --markdown` this page. `segfuse init FOLDER` writes a file for a folder of\n"
-      "recordings, `--set section.key=value` overrides the file, and `segfuse train FILE "
+      "# Configuration\n"
+      "\n"
+      "A training's configuration is a TOML file. This page is the reference of its keys, and\n"
+      "`segfuse config` prints the same list. You need not write a configuration from the "
+      "beginning:\n"
+      "`segfuse init FOLDER` writes one for a folder of recordings, with comments.\n"
+      "`--set section.key=value` overrides a key of the file, and `segfuse train FILE "
       "--print-config`\n"
-      "prints the resulting configuration.\n\n"
+      "prints all keys with their values.\n"
+      "\n"
       "[data.md](data.md), [features.md](features.md), [training.md](training.md) and\n"
-      "[measures.md](measures.md) explain the settings, and [glossary.md](glossary.md) the "
+      "[measures.md](measures.md) explain the settings, and [glossary.md](glossary.md) explains "
       "terms.\n";
   std::string section = "none";
   for (const ConfigurationKey& key : configuration_keys()) {
