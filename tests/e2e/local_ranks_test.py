@@ -33,10 +33,12 @@ class LocalRanksTest(RanksTestCase):
     def ranks(self, count, out, *more, env=None):
         return self.start(*self.arguments(out, "--ranks", str(count), *more), env=env)
 
-    def by_hand(self, *commands, **variables):
-        """A process for each command, as a script would start them."""
+    def by_hand(self, *commands, hosts=None, **variables):
+        """A process for each command, as a script would start them; on so many hosts, by their names alone."""
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(commands)), **KEY, **variables}
-        return [self.start(*command, env={**place, "RANK": str(rank)}) for rank, command in enumerate(commands)]
+        def before(rank):
+            return ["unshare", "--uts", "sh", "-c", f'hostname {hosts[rank]} && exec "$@"', "sh"] if hosts else []
+        return [self.start(*command, env={**place, "RANK": str(rank)}, before=before(rank)) for rank, command in enumerate(commands)]
 
     def test_any_number_of_ranks_writes_the_same_files(self):
         for count in (2, 3, 4):
@@ -258,6 +260,16 @@ class LocalRanksTest(RanksTestCase):
             self.assertEqual(code, 0, errors)
             self.assertEqual(out.count("report: "), rank == 0, out)
         self.check_files("by-hand")
+
+    @unittest.skipUnless(subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode == 0, "no right to give processes another host name")
+    def test_ranks_of_two_machines_write_the_same_files(self):
+        for name, hosts, said in (("halves", "aabb", True), ("in-turn", "abab", False), ("uneven", "aaab", False)):
+            processes = self.by_hand(*[self.arguments(name, *FOUR)] * 4, hosts=hosts)
+            for rank, process in reversed(list(enumerate(processes))):
+                code, _, errors = self.finish(process)
+                self.assertEqual(code, 0, errors)
+                self.assertEqual("gradients are summed within each of 2 machines first" in errors, said and rank == 0, errors)
+            self.check_files(name)
 
     def test_ranks_by_hand_end_together(self):
         processes = self.by_hand(*[self.arguments("hand-killed", *FOUR, *ENDLESS)] * 3)

@@ -98,8 +98,9 @@ class RanksTestCase(tool.ToolTest):
     def arguments(cls, out, *more):
         return ["train", str(cls.config), "--data", str(cls.data), "--out", str(cls.directory / out), "--threads", "1", *more]
 
-    def start(self, *arguments, env=None):
-        return subprocess.Popen([tool.SEGFUSE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    def start(self, *arguments, env=None, before=()):
+        """`before`: the command that starts it."""
+        return subprocess.Popen([*before, tool.SEGFUSE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 env={**os.environ, **(env or {})})
 
     @staticmethod

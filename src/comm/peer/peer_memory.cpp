@@ -4,20 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
-#include "comm/meet/wire/socket.h"
+#include "comm/machine.h"
 
 namespace segfuse::comm {
 namespace {
-
-/// A name of this machine while it runs, as no other one has. Host names may repeat.
-std::string own_machine() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(file, boot);
-  return fmt::format("{} ({})", meet::own_host(), boot);
-}
 
 /// What went wrong, where work() did not end; for one rank's part of what all do.
 template <class Work>

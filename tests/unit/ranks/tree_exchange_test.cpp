@@ -11,10 +11,11 @@ namespace {
 using test::Values;
 
 /// What each rank gets.
-std::vector<Values> sums(int ranks, std::int64_t shards, std::int64_t present, std::int64_t words) {
+std::vector<Values> sums(int ranks, std::int64_t shards, std::int64_t present, std::int64_t words,
+                         const std::vector<std::int64_t>& machines = {}) {
   std::vector<Values> all(static_cast<std::size_t>(ranks));
   run_ranks(ranks, [&](Group& group) {
-    TreeExchange exchange(group, shards);
+    TreeExchange exchange(group, shards, machines);
     const auto nodes = test::nodes_of_range(exchange.own_shards(), shards, present, words);
     Values sum(static_cast<std::size_t>(words), 77);
     exchange.sum(std::vector<std::span<const float>>(nodes.begin(), nodes.end()), present, sum);
@@ -56,12 +57,82 @@ TEST_P(TreeExchangeOf, PartsOfAllSizesArriveInTheirPlace) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, TreeExchangeOf, ::testing::Range(1, 9));
 
+TEST(TreeExchange, RanksOfSeveralMachinesGetTheBitsOfOneRank) {
+  using Machines = std::vector<std::int64_t>;
+  for (const Machines& machines :
+       {Machines{0, 0, 1, 1}, Machines{7, 7, 7, 3, 3, 3}, Machines{0, 0, 1, 1, 2, 2},
+        Machines{0, 0, 1, 1, 2, 2, 3, 3}, Machines{0, 0, 0, 0, 1, 1, 1, 1},
+        // As if they were not known: one machine, machines that differ, and ranks in turn.
+        Machines{5, 5, 5}, Machines{0, 0, 1}, Machines{0, 1, 2}, Machines{0, 1, 0, 1}}) {
+    const auto ranks = static_cast<int>(machines.size());
+    for (const std::int64_t shards : {8, 16})
+      for (std::int64_t present = 1; present <= shards; ++present)
+        for (const std::int64_t words : {std::int64_t{1}, 9 * kBlockWords + 5}) {
+          if (words > 1 && present % 5 != 0) continue;
+          const Values expected = test::sum_of_shards(shards, present, words);
+          for (const Values& sum : sums(ranks, shards, present, words, machines))
+            ASSERT_EQ(test::first_difference(sum, expected), "")
+                << testing::PrintToString(machines) << ", " << present << " of " << shards;
+        }
+  }
+}
+
+/// Bytes that a rank sends to ranks of other machines.
+class CountedGroup final : public Group {
+ public:
+  CountedGroup(Group& group, const std::vector<std::int64_t>& machines)
+      : Group(group.rank(), group.size(), "counted"), group_(group), machines_(machines) {}
+  std::size_t sent_away = 0;
+
+ protected:
+  std::vector<std::string> do_gather(std::string_view mine) override { return group_.gather(mine); }
+  void do_broadcast(std::span<std::byte> bytes, int root) override {
+    group_.broadcast(bytes, root);
+  }
+  void do_barrier() override { group_.barrier(); }
+  void do_exchange(std::span<const Outgoing> out, std::span<const Incoming> in) override {
+    for (const Outgoing& one : out)
+      if (machine_of(one.to) != machine_of(rank())) sent_away += one.bytes.size();
+    group_.exchange(out, in);
+  }
+  void do_finish() override {}
+  void do_poll() override { group_.poll(); }
+  void do_abort(std::string_view reason, ExitCode code) override { group_.abort(reason, code); }
+
+ private:
+  std::int64_t machine_of(int rank) const { return machines_[static_cast<std::size_t>(rank)]; }
+
+  Group& group_;
+  const std::vector<std::int64_t>& machines_;
+};
+
+TEST(TreeExchange, AMachineSendsTheBytesOfOneRank) {
+  const std::vector<std::int64_t> machines = {0, 0, 0, 0, 1, 1, 1, 1};
+  constexpr std::size_t words = 16 * kBlockWords;
+  run_ranks(8, [&](Group& group) {
+    const auto sent = [&](const std::vector<std::int64_t>& known) {
+      CountedGroup counted(group, machines);
+      TreeExchange exchange(counted, 8, known);
+      Values sum(words);
+      const Values node(words, 1);
+      exchange.sum(std::vector<std::span<const float>>{node}, 8, sum);
+      EXPECT_EQ(sum[words - 1], 8);
+      return counted.sent_away;
+    };
+    // Half of its node and of its part's sum go to each rank of the other machine, or to one.
+    EXPECT_EQ(sent({}), words * sizeof(float));
+    EXPECT_EQ(sent(machines), words * sizeof(float) / 4);
+  });
+}
+
 TEST(TreeExchange, TheSumMayTakeThePlaceOfANode) {
   constexpr std::int64_t words = 3 * kBlockWords + 7;
-  for (const int ranks : {1, 2, 3}) {
+  for (const int ranks : {1, 2, 3, 4}) {
     const Values expected = test::sum_of_shards(4, 4, words);
+    const std::vector<std::int64_t> machines =
+        ranks == 4 ? std::vector<std::int64_t>{0, 0, 1, 1} : std::vector<std::int64_t>{};
     run_ranks(ranks, [&](Group& group) {
-      TreeExchange exchange(group, 4);
+      TreeExchange exchange(group, 4, machines);
       auto nodes = test::nodes_of_range(exchange.own_shards(), 4, 4, words);
       const std::vector<std::span<const float>> views(nodes.begin(), nodes.end());
       exchange.sum(views, 4, nodes.back());

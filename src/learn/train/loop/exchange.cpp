@@ -7,6 +7,7 @@
 
 #include "base/console/log.h"
 #include "comm/group.h"
+#include "comm/machine.h"
 #include "comm/meet/wire/socket.h"
 #include "comm/nccl/library.h"
 #include "comm/nccl/nccl_exchange.h"
@@ -112,16 +113,28 @@ void TrainingRanks::choose_exchange(const std::string& comm, engine::Accelerator
                                     const comm::NcclApi* nccl) {
   if (alone()) return;
   accelerator_ = accelerator;
-  // Sums on GPUs do not go on without a rank.
+  choose_gpus(comm, nccl);
+  // Where ranks may be lost, one may be left of a machine.
+  if (gpus_ || group_->goes_on()) return;
+  exchange_ =
+      std::make_unique<comm::TreeExchange>(*group_, all_shards_, comm::machines_of(*group_));
+  if (exchange_->machines() > 1 && leads())
+    log(LogLevel::kInfo, "gradients are summed within each of {} machines first",
+        exchange_->machines());
+}
+
+/// Sums on GPUs, where they are wanted and can be made.
+void TrainingRanks::choose_gpus(const std::string& comm, const comm::NcclApi* nccl) {
+  // They do not go on without a rank.
   const bool on_gpus = comm.empty() || comm == "peer" || comm == "nccl";
   const bool wanted = on_gpus && !group_->goes_on();
-  const std::vector<std::string> words = gather(wanted ? own_words(accelerator) : "");
+  const std::vector<std::string> words = gather(wanted ? own_words(accelerator_) : "");
   if (!wanted) return;
   std::optional<Obstacle> obstacle = obstacle_of(words);
   bool any_gpu = false;
   for (const std::string& word : words) any_gpu = any_gpu || word[0] != 'c';
   if (!obstacle) {
-    gpus_ = std::make_unique<OnGpus>(*accelerator);
+    gpus_ = std::make_unique<OnGpus>(*accelerator_);
     obstacle = open_on_gpus(comm, nccl);
   }
   if (!obstacle && leads())

@@ -129,6 +129,7 @@ class TrainingRanks {
 
  private:
   void deal();
+  void choose_gpus(const std::string& comm, const comm::NcclApi* nccl);
   std::optional<Obstacle> open_on_gpus(const std::string& comm, const comm::NcclApi* nccl);
   void sum_on_host(std::span<const Tensor> nodes, std::int64_t present, const Tensor& sum);
 
