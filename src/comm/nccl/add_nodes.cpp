@@ -20,18 +20,24 @@ bool by_four(const void* address) { return reinterpret_cast<std::uintptr_t>(addr
 
 static_assert(gpu::kMaxHeld == 13 && kMaxShards == 4096);
 
-std::vector<unsigned char> additions_after(std::span<const TreeNode> nodes, std::int64_t shards,
-                                           std::int64_t present) {
-  if (nodes.size() > gpu::kMaxNodes)
+NodesOfRanks nodes_of_ranks(std::span<const ShardRange> ranges, std::int64_t shards,
+                            std::int64_t present) {
+  if (present < 1 || present > shards)
+    throw InternalError(fmt::format("a sum of {} of {} shards", present, shards));
+  NodesOfRanks all;
+  TreeSum tree(shards, present);
+  for (const ShardRange& range : ranges) {
+    const std::vector<TreeNode> nodes = nodes_of(range, shards, present);
+    all.counts.push_back(static_cast<int>(nodes.size()));
+    for (const TreeNode& node : nodes)
+      all.additions.push_back(static_cast<unsigned char>(tree.push(node).size()));
+  }
+  if (all.additions.size() > gpu::kMaxNodes)
     throw CommError(fmt::format(
         "the ranks' {} shards make {} sums to be added on GPUs, and at most {} can be; use fewer "
         "ranks, or a number of ranks that is a power of two",
-        shards, nodes.size(), gpu::kMaxNodes));
-  TreeSum tree(shards, present);
-  std::vector<unsigned char> additions;
-  for (const TreeNode& node : nodes)
-    additions.push_back(static_cast<unsigned char>(tree.push(node).size()));
-  return additions;
+        shards, all.additions.size(), gpu::kMaxNodes));
+  return all;
 }
 
 AddNodes::AddNodes(std::shared_ptr<runtime::KernelLoader> kernels)

@@ -17,10 +17,16 @@ namespace segfuse::comm {
 /// includes.
 std::string nccl_kernel_source(std::string_view name);
 
-/// How many additions follow when each of `nodes`, which come in the order of their shards, has
-/// come. CommError for more nodes than one launch adds.
-std::vector<unsigned char> additions_after(std::span<const TreeNode> nodes, std::int64_t shards,
-                                           std::int64_t present);
+/// What all ranks hand over: how many nodes each has, and the additions after each of them, in the
+/// order of ranks.
+struct NodesOfRanks {
+  std::vector<int> counts;
+  std::vector<unsigned char> additions;
+};
+
+/// `ranges`: the shards of each rank. CommError for more nodes than one launch adds.
+NodesOfRanks nodes_of_ranks(std::span<const ShardRange> ranges, std::int64_t shards,
+                            std::int64_t present);
 
 /// The kernel, ready to be launched.
 class AddNodes {

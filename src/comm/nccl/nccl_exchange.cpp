@@ -105,19 +105,13 @@ struct NcclExchange::State {
 };
 
 NcclPlan NcclExchange::State::plan(std::int64_t words, std::int64_t present) const {
-  if (present < 1 || present > shards)
-    throw InternalError(fmt::format("a sum of {} of {} shards", present, shards));
   NcclPlan plan;
-  std::vector<TreeNode> all;
-  for (const ShardRange& range : ranges) {
-    const std::vector<TreeNode> nodes = nodes_of(range, shards, present);
-    all.insert(all.end(), nodes.begin(), nodes.end());
-    plan.nodes.push_back(static_cast<int>(nodes.size()));
-  }
-  plan.additions = additions_after(all, shards, present);
+  NodesOfRanks all = nodes_of_ranks(ranges, shards, present);
+  plan.nodes = std::move(all.counts);
+  plan.additions = std::move(all.additions);
   plan.most_nodes = std::ranges::max(plan.nodes);
   plan.own_nodes = static_cast<std::size_t>(plan.nodes[static_cast<std::size_t>(rank())]);
-  plan.others = std::ssize(all) - static_cast<std::int64_t>(plan.own_nodes);
+  plan.others = std::ssize(plan.additions) - static_cast<std::int64_t>(plan.own_nodes);
   plan.words = words;
   const std::int64_t bytes = words * static_cast<std::int64_t>(sizeof(float));
   if (plan.most_nodes * ranks() * bytes > options.one_step_bytes)

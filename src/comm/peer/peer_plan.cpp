@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/nccl/add_nodes.h"
 #include "segfuse/error.h"
@@ -40,17 +41,11 @@ std::size_t PeerOptions::memory_bytes(std::size_t ranks) const {
 
 PeerPlan make_peer_plan(std::span<const ShardRange> ranges, std::int64_t shards,
                         std::int64_t present, std::int64_t words, const PeerOptions& options) {
-  if (present < 1 || present > shards)
-    throw InternalError(fmt::format("a sum of {} of {} shards", present, shards));
   PeerPlan plan;
   plan.words = words;
-  std::vector<TreeNode> all;
-  for (const ShardRange& range : ranges) {
-    const std::vector<TreeNode> nodes = nodes_of(range, shards, present);
-    all.insert(all.end(), nodes.begin(), nodes.end());
-    plan.nodes.push_back(static_cast<int>(nodes.size()));
-  }
-  plan.additions = additions_after(all, shards, present);
+  NodesOfRanks all = nodes_of_ranks(ranges, shards, present);
+  plan.nodes = std::move(all.counts);
+  plan.additions = std::move(all.additions);
   const auto ranks = std::ssize(ranges);
   const int most = std::ranges::max(plan.nodes);
   const std::int64_t bytes = words * static_cast<std::int64_t>(sizeof(float));

@@ -27,7 +27,6 @@ Values add_on(runtime::OpenDevice& device, std::int64_t shards, std::int64_t pre
               std::int64_t words, std::int64_t shift) {
   runtime::Executor& executor = device.executor();
   const runtime::StreamId stream = device.timeline().create(device.device());
-  std::vector<TreeNode> nodes;
   const std::size_t each = static_cast<std::size_t>(words + 4) / 4 * 4 + 4;
   const std::size_t bytes = each * sizeof(float) * static_cast<std::size_t>(present + 1);
   std::byte* const staged = device.device().allocate_pinned(bytes);
@@ -38,14 +37,14 @@ Values add_on(runtime::OpenDevice& device, std::int64_t shards, std::int64_t pre
     return static_cast<std::size_t>(k) * each + static_cast<std::size_t>(shift);
   };
   for (std::int64_t k = 0; k < present; ++k) {
-    nodes.push_back({0, k});
     const Values values = test::values_of_shard(k, words);
     std::memcpy(host + place(k), values.data(), values.size() * sizeof(float));
     at.push_back(reinterpret_cast<const float*>(memory.address()) + place(k));
   }
   executor.copy_in(stream, memory, 0, staged, bytes);
   const AddNodes kernel(device.kernels());
-  const auto additions = additions_after(nodes, shards, present);
+  // Each rank has one shard, so each node is a shard.
+  const auto additions = nodes_of_ranks(deal_shards(shards, shards), shards, present).additions;
   auto* const sum = reinterpret_cast<float*>(memory.address()) + place(present);
   executor.launch(
       stream,

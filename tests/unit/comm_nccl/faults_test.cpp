@@ -317,9 +317,7 @@ TEST_F(Faults, MoreNodesThanOneLaunchAddsAreRefused) {
   EXPECT_THROW(run_nccl_ranks(1, 4096, *devices, {},
                               [&](Group&, NcclRank& rank) {
                                 EXPECT_EQ(rank.exchange().plan(10, 4096).additions.size(), 1U);
-                                std::vector<TreeNode> nodes;
-                                for (std::int64_t i = 0; i < 257; ++i) nodes.push_back({0, i});
-                                static_cast<void>(additions_after(nodes, 512, 257));
+                                static_cast<void>(nodes_of_ranks(deal_shards(512, 512), 512, 257));
                               }),
                CommError);
 }
