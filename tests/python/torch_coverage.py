@@ -43,9 +43,9 @@ those of eager PyTorch {version}. A sample counts as
 | {total} | {right} | {left} | {skipped} | {wrong} |
 
 The second table lists the supported operations. "Samples" is the number of right samples in which
-segfuse ran the operation. "Computes in" is the type of an elementwise operation's arithmetic, after
-PyTorch's type promotion; it is empty for operations without such arithmetic. If 16-bit floats are
-computed in float32, the result is rounded once.
+segfuse ran the operation; 0 means that none of these samples has it. "Computes in" is the type of
+an elementwise operation's arithmetic, after PyTorch's type promotion; it is empty for operations
+without such arithmetic. If 16-bit floats are computed in float32, the result is rounded once.
 
 | operation | samples | computes in |
 |---|---|---|

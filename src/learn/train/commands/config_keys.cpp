@@ -91,7 +91,7 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
   s.text("tier", SEGFUSE_AT(data.tier),
          "The annotation to read if recordings have several: the name of a tier, or the ending of "
          "a label file, such as \"wrd\" if there are .phn and .wrd files. Empty: the first tier of "
-         "intervals, and of several label files the one with the shortest segments.");
+         "intervals, and of .phn and .wrd files the .phn file.");
   s.add("fill_label", "string",
         "Label for stretches without a label: gaps, a late start, an early end. If it is not set, "
         "such a recording is an error.",
