@@ -28,7 +28,7 @@ the table itself, but the operations to which PyTorch breaks it down are.
 `tests/python/torch_coverage.py` tests these operations and writes this page.
 
 The test calls functions of PyTorch with sample arguments of PyTorch's own tests (OpInfo). It takes
-at most {most} sample for each function and each element type ({dtypes}). Functions that draw random
+at most {most} sample for each function and element type ({dtypes}). Functions that draw random
 numbers are left out. PyTorch breaks each function and its gradients down to operations of ATen, and
 segfuse compiles those that it supports for the CPU. The results and all gradients are compared with
 those of eager PyTorch {version}. A sample counts as
