@@ -28,18 +28,34 @@ KINDS = {
 HEAD = """# Operations
 
 This page lists all functions of `segfuse.ops` by kind (`tests/python/operations_list.py` writes
-it). They are for functions that `segfuse.compile` traces ([python_compile.md](python_compile.md)):
-call them on the symbolic arrays there. On symbolic arrays, NumPy's functions of the same names
-call them, so `np.exp(x)` is the same as `segfuse.ops.exp(x)`.
+it). Call these functions on the symbolic arrays in a function that `segfuse.compile` traces
+([python_compile.md](python_compile.md)). If a function of NumPy has the same name, you can call it
+instead: `np.exp(x)` of a symbolic array x is the same as `segfuse.ops.exp(x)`.
 
-A function with a NumPy name behaves as in NumPy, with two exceptions: element types are promoted as
-in JAX, and functions whose result has a shape that depends on the content of an array
-[are refused](#refused). `tests/python/numpy_table.py` compares the functions with NumPy in values,
-shapes and gradients. The others are described by their docstrings and in [ir.md](ir.md).
+A function with a NumPy name behaves as in NumPy, with these exceptions:
+
+- Element types are promoted as in JAX.
+- Functions whose result has a shape that depends on the content of an array
+  [are refused](#refused). `compress` and `extract` are supported if their condition is a constant.
+- `fill_diagonal` and `put_along_axis` do not change their argument, but return a changed copy.
+
+`tests/python/numpy_table.py` compares the functions with NumPy in values, shapes and gradients. The
+others are described by their docstrings and in [ir.md](ir.md).
+
+Many elementwise operations have two names: that of NumPy and that of [ir.md](ir.md), such as
+`greater_equal` and `ge`, or `divide` and `div`. A function under its name of ir.md may support
+fewer types: `bit_and` takes only integers, and `bitwise_and` also bool.
 """
+
+NOTES = {
+    "elementwise": "Elementwise operations of [ir.md](ir.md), NumPy's names for them, and a few more.",
+    "elementary": "Functions composed of elementwise operations, and comparisons of whole arrays.",
+}
 
 
 def kind_of(name):
+    if name == "dropout":  # defined beside the random draws
+        return "layers"
     return getattr(sf, name).__module__.rpartition(".")[2]
 
 
@@ -64,7 +80,8 @@ def text():
     for kind, title in KINDS.items():
         names = {n for n in rest if kind_of(n) == kind}
         rest -= names
-        parts.append(f"## {title}\n\n{listed(names)}\n")
+        note = f"{NOTES[kind]}\n\n" if kind in NOTES else ""
+        parts.append(f"## {title}\n\n{note}{listed(names)}\n")
     parts.append(
         "## Constants\n\nThese are NumPy's own functions. Arrays that they return are constants of "
         f"the program:\n\n{listed(rest)}\n"

@@ -23,11 +23,12 @@ HEAD = """# PyTorch operations that segfuse compiles
 Look here to find out whether segfuse compiles an operation of PyTorch.
 [`torch.compile(backend="segfuse")`](torch_compile.md) and [Thunder](thunder.md) break a PyTorch
 program down to operations of ATen, PyTorch's library of tensor operations. segfuse compiles the
-operations in the second table; PyTorch runs all others. `tests/python/torch_coverage.py` tests
-these operations and writes this page.
+operations in the second table; PyTorch runs all others. A function such as `layer_norm` is not in
+the table itself, but the operations to which PyTorch breaks it down are.
+`tests/python/torch_coverage.py` tests these operations and writes this page.
 
-The test calls functions of PyTorch with the sample arguments that PyTorch's own tests have
-(OpInfo): at most {most} for each function and element type ({dtypes}). Functions that draw random
+The test calls functions of PyTorch with sample arguments of PyTorch's own tests (OpInfo). It takes
+at most {most} sample for each function and element type ({dtypes}). Functions that draw random
 numbers are left out. PyTorch breaks each function and its gradients down to operations of ATen, and
 segfuse compiles those that it supports for the CPU. The results and all gradients are compared with
 those of eager PyTorch {version}. A sample counts as
@@ -43,9 +44,11 @@ those of eager PyTorch {version}. A sample counts as
 | {total} | {right} | {left} | {skipped} | {wrong} |
 
 The second table lists the supported operations. "Samples" is the number of right samples in which
-segfuse ran the operation; 0 means that none of these samples has it. "Computes in" is the type of
-an elementwise operation's arithmetic, after PyTorch's type promotion; it is empty for operations
-without such arithmetic. If 16-bit floats are computed in float32, the result is rounded once.
+segfuse ran the operation; 0 means that none of these samples has it. "Computes in" is the type in
+which an elementwise operation computes, after PyTorch's type promotion. If 16-bit floats are
+computed in float32, the result is rounded once. The column is empty where no such rule applies: for
+`bitwise_not`, logical operations, reductions, products, softmax, losses, and operations that only
+create, copy or move elements.
 
 | operation | samples | computes in |
 |---|---|---|
