@@ -302,7 +302,7 @@ class Compiled:
         magnitudes = [result[-1] for result in told["results"]]
         results = [
             Result(tensor, key, torch.Size(shape), dtype, covers,
-                   StorageWeakRef.from_weakref(weak), version)
+                   StorageWeakRef.from_weakref(weak) if weak else None, version)
             for tensor, key, shape, dtype, covers, weak, version, _ in told["results"]
         ]  # fmt: skip
         if told["arrival"] < 0:

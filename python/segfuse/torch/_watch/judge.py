@@ -41,7 +41,8 @@ class Result:
     shape: torch.Size
     dtype: torch.dtype
     covers: bool
-    weak: StorageWeakRef
+    weak: StorageWeakRef | None
+    """None if its number matters only where it arrives, or is finite for certain."""
     version: int
 
 
