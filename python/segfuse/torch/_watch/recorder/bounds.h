@@ -93,7 +93,7 @@ class Bounds {
     if (!is_plain(tensor)) return {};
     if (tensor.numel() == 0) return {0};
     const auto found = known_.find(key_of(tensor));
-    if (found != known_.end() && is_of(found->second, tensor)) return found->second.bound;
+    if (found != known_.end() && is_of(found->second, tensor)) return found->second.bound();
     if (const double whole = largest_whole(tensor.scalar_type()); whole < UNKNOWN) return {whole};
     return {};
   }
@@ -111,7 +111,7 @@ class Bounds {
     }
     if (!covers || keeps_larger) {
       const Bound before =
-          !is_new && is_of(found->second, tensor) ? found->second.bound : Bound();
+          !is_new && is_of(found->second, tensor) ? found->second.bound() : Bound();
       if (before.known()) {
         bound = {std::max(before.value, bound.value), before.assumed || bound.assumed};
       } else if (!covers) {
@@ -123,7 +123,7 @@ class Bounds {
     if (is_new) known.storage = weak_of(tensor);
     known.data = storage_of(tensor).data();
     known.dtype = tensor.scalar_type();
-    known.bound = bound;
+    known.set(bound);
     known.slot = covers ? slot : -1;
   }
 
@@ -144,12 +144,12 @@ class Bounds {
       Known& known = i->second;
       bool keep = !sweeps || !known.storage.expired();
       if (known.slot >= 0) {
-        known.bound = {rounded_up(values[size_t(known.slot)], at::kFloat), false};
-        keep = keep && known.bound.value <= limit_of(known.dtype);
+        known.set({rounded_up(values[size_t(known.slot)], at::kFloat), false});
+        keep = keep && known.value <= limit_of(known.dtype);
         known.slot = -1;
-      } else if (known.bound.assumed) {
+      } else if (known.assumed) {
         keep = keep && !broken;
-        known.bound.assumed = false;
+        known.assumed = false;
       }
       i = keep ? std::next(i) : known_.erase(i);
     }
@@ -160,9 +160,16 @@ class Bounds {
   struct Known {
     WeakStorage storage{c10::intrusive_ptr<StorageImpl>()};  // so that the key is not used again
     const void* data;
-    at::ScalarType dtype;  // of the numbers: the same bits are others in another type
-    Bound bound;
+    double value;  // of the bound
     int slot;
+    bool assumed;
+    at::ScalarType dtype;  // of the numbers: the same bits are others in another type
+
+    Bound bound() const { return {value, assumed}; }
+    void set(const Bound& bound) {
+      value = bound.value;
+      assumed = bound.assumed;
+    }
   };
 
   static bool is_of(const Known& known, const Tensor& tensor) {

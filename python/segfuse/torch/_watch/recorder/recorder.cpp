@@ -178,6 +178,7 @@ void keep_result(State& s, const Record& record, const Call& call, Result& resul
     if (from.item >= 0) {
       result.argument = argument;
       result.item = from.item;
+      result.weak = weak_of(tensor);  // a program may give the tensor other memory
       return;
     }
     for (size_t i = record.kept.first; i < s.kept.size(); ++i) {
@@ -329,25 +330,26 @@ int place_of_call(State& s) {
   return place;
 }
 
+c10::DispatchKeySet keys_after(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
+}
+
+// Tensors of other kinds dispatch again to such as count.
+bool passes(const State& s, c10::DispatchKeySet keys) {
+  return !s.on || s.paused || keys.has(c10::DispatchKey::Python);
+}
+
 void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   State& s = state();
-  const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
-  if (!s.on || s.paused || keys.has(c10::DispatchKey::Python)) {
-    op.redispatchBoxed(after, stack);  // tensors of other kinds dispatch again to such as count
+  if (passes(s, keys)) {
+    op.redispatchBoxed(keys_after(keys), stack);
     return;
   }
   Mine& mine = this_mine;
   const Facts& facts = facts_of(s, mine, op);
   if (facts.view) {
     if (!facts.written.empty()) before_collective(s, facts, *stack);
-    redispatch(op, after, stack);
-    return;
-  }
-  if (facts.reads && is_finite_on_host(stack->back())) {
-    redispatch(op, after, stack);
-    const Lock lock(s);
-    ++s.operations;
-    ++s.number;
+    redispatch(op, keys_after(keys), stack);
     return;
   }
   const int place = place_of_call(s);
@@ -367,10 +369,30 @@ void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
     before_write(s, lists.written);
   }
   call.before = copy_of(facts, lists.written);
-  redispatch(op, after, stack);
+  redispatch(op, keys_after(keys), stack);
   look(s, mine, *stack, call);
   lists.clear();
   mine.lists = std::move(lists);
+}
+
+// Of a number on the host that is finite nothing is recorded. An optimizer reads one for each
+// parameter, so these need not come by in boxes.
+at::Scalar read_number(c10::DispatchKeySet keys, const Tensor& tensor) {
+  State& s = state();
+  if (!passes(s, keys) && is_one_on_host(tensor) && std::isfinite(number_in(tensor))) {
+    {
+      const Lock lock(s);
+      ++s.operations;
+      ++s.number;
+    }
+    const c10::impl::ExcludeDispatchKeyGuard inside(KEY);
+    return at::_ops::_local_scalar_dense::redispatch(keys_after(keys), tensor);
+  }
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
+  torch::jit::Stack stack{tensor};
+  watched(op, keys, &stack);
+  return stack.back().toScalar();
 }
 
 // Views of PyTorch's own are not looked at, so they need not come by.
@@ -401,7 +423,9 @@ void start(py::object facts, py::object kind, py::object result, py::object full
   static const bool registered = [] {
     auto* library = new torch::Library(torch::Library::IMPL, "_", KEY, __FILE__, __LINE__);
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&watched>());
-    let_views_through(*new torch::Library(torch::Library::IMPL, "aten", KEY, __FILE__, __LINE__));
+    auto* aten = new torch::Library(torch::Library::IMPL, "aten", KEY, __FILE__, __LINE__);
+    let_views_through(*aten);
+    aten->impl("_local_scalar_dense", TORCH_FN(read_number));
     pthread_atfork(nullptr, nullptr, [] { state().on = false; });
     return true;
   }();
@@ -595,18 +619,18 @@ py::list arguments_of(const State& s, const Record& record) {
 // The reference that it has is Python's StorageWeakRef's from here on; 0: there is none.
 py::tuple told_of(const State& s, const Record& record, const Result& result) {
   const Tensor tensor = tensor_of(s, record, result);
-  std::vector<int64_t> shape;
+  py::object shape = py::none();
   if (tensor.defined()) {
-    shape = tensor.sizes().vec();
+    shape = py::cast(tensor.sizes().vec());
   } else if (result.kept >= 0) {
-    shape = s.kept[size_t(result.kept)].kept.shape();
+    shape = py::cast(s.kept[size_t(result.kept)].kept.shape());
   }
-  return py::make_tuple(
-      tensor.defined() ? torch::jit::toPyObject(tensor) : py::object(py::none()),
-      reinterpret_cast<uintptr_t>(result.key), shape,
-      torch::jit::toPyObject(IValue(at::empty({0}, result.dtype))).attr("dtype"), result.covers,
-      reinterpret_cast<uintptr_t>(weak_of(s, record, result).release()), result.version,
-      value_of(s, result));
+  return py::make_tuple(tensor.defined() ? torch::jit::toPyObject(tensor) : py::object(py::none()),
+                        reinterpret_cast<uintptr_t>(result.key), shape,
+                        torch::jit::toPyObject(IValue(at::empty({0}, result.dtype))).attr("dtype"),
+                        result.covers,
+                        reinterpret_cast<uintptr_t>(weak_of(s, record, result).release()),
+                        result.version, value_of(s, result));
 }
 
 py::dict told(State& s, const Record& record) {
@@ -661,6 +685,7 @@ PYBIND11_MODULE(segfuse_recorder, module) {
   using namespace recorder;
   module.def("start", &start);
   module.def("stop", &stop);
+  module.def("knows_frames", [] { return state().knows_frames; });
   module.def("is_on", [] { return state().on.load(); });
   module.def("finish", &finish, py::call_guard<py::gil_scoped_release>());
   module.def("clear", &clear);

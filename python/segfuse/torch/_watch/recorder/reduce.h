@@ -93,6 +93,10 @@ std::vector<Pending>::iterator first_those(std::vector<Pending>& list, Taken&& t
 }
 
 inline void throw_away(State& s, std::vector<Pending>& list, std::vector<Pending>::iterator end) {
+  if (end == list.end() && s.garbage.pending.empty()) {
+    std::swap(list, s.garbage.pending);
+    return;
+  }
   std::move(list.begin(), end, std::back_inserter(s.garbage.pending));
   list.erase(list.begin(), end);
 }

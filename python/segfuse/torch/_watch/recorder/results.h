@@ -53,9 +53,8 @@ class Handles {
 
  private:
   static size_t bit_of(const Tensor& tensor) {
-    return size_t((reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl()) *
-                   0x9e3779b97f4a7c15ull) >>
-                  55);
+    return size_t(
+        (reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl()) * 0x9e3779b97f4a7c15ull) >> 55);
   }
   const std::vector<const Tensor*>& list_;
   uint64_t seen_[8] = {};
@@ -95,12 +94,6 @@ inline void forget_operands(State& s, const Call& call) {
       for (const auto& item : value.toListRef()) forget(item);
     }
   }
-}
-
-// A finite number of the host that a program reads: there is nothing to report.
-inline bool is_finite_on_host(const IValue& value) {
-  return value.isTensor() && is_one_on_host(value.toTensor()) &&
-         std::isfinite(number_in(value.toTensor()));
 }
 
 // Of such a result only its place in memory is needed, where marks end: if it covers it.
@@ -147,7 +140,7 @@ inline Result& add_result(State& s, Record& record, const Tensor& tensor, Role r
     if (site != nullptr) s.bounds.set(tensor, covers, keeps_larger, bound, read ? slot : -1);
     if (!s.unwritten.empty()) s.unwritten.erase(key);
     if (is_written) s.written[key] = {covers ? slot : -1, read};
-    record.bytes += bytes;
+    if (!is_written) record.bytes += bytes;  // the program has the memory in any case
   } else if (role == Role::arrival && read) {
     s.bounds.set_again(tensor, covers, bound, slot);
   }

@@ -40,7 +40,7 @@ namespace recorder {
 
 constexpr auto KEY =
     c10::DispatchKey::Fake;  // below autograd, and PyTorch registers nothing for it
-constexpr int64_t BATCH_BYTES = 64 << 20;
+constexpr int64_t BATCH_BYTES = 256 << 20;
 constexpr int64_t BOUNDED_BYTES = 256 << 20;  // of results that are read only if a guess was wrong
 constexpr size_t BATCH_TENSORS = 100;
 constexpr size_t MOST_RECORDS = 16384;
@@ -67,7 +67,7 @@ struct Result {
   int kept = -1;
   int argument = -1, item = -1;
   int64_t version = 0;
-  WeakStorage weak{c10::intrusive_ptr<StorageImpl>()};  // of what was let go
+  WeakStorage weak{c10::intrusive_ptr<StorageImpl>()};  // of what is in a list or was let go
 };
 
 struct Operand {
@@ -217,7 +217,7 @@ struct ModuleKey {
 // All that is guarded by `mutex`; the GIL is never asked for while it is held.
 struct State {
   std::mutex mutex;
-  Garbage garbage;
+  Garbage garbage, spare;
   std::atomic<bool> on{false};
   std::atomic<uint64_t> starts{0};
   std::unordered_map<const void*, Facts> facts;
@@ -277,10 +277,13 @@ inline State& state() {
 struct Lock {
   explicit Lock(State& s) : state(s), guard(s.mutex) {}
   ~Lock() {
-    const Garbage& garbage = state.garbage;
-    if (garbage.values.empty() && garbage.pending.empty()) return;
-    const Garbage taken = std::exchange(state.garbage, {});
+    if (state.garbage.values.empty() && state.garbage.pending.empty()) return;
+    Garbage taken = std::exchange(state.garbage, std::exchange(state.spare, {}));
     guard.unlock();
+    taken.values.clear();
+    taken.pending.clear();
+    guard.lock();
+    state.spare = std::move(taken);  // the room of its lists
   }
   State& state;
   std::unique_lock<std::mutex> guard;
