@@ -16,7 +16,7 @@ import numeric_faults
 
 import segfuse
 import segfuse.torch
-from segfuse.torch._watch import judge, numerics
+from segfuse.torch._watch import compiled, judge, numerics
 from segfuse.torch._watch.lane import magnitudes_at_once
 
 
@@ -139,6 +139,58 @@ def test_operands_beyond_the_budget_are_let_go(looks):
     assert (first.operation, first.place.line.function) == ("log", "forward")
     if looks:
         assert first.readings[0].text == "overwritten or let go before they were read"
+
+
+def test_results_in_lists_are_let_go_of_with_their_lists(looks):
+    watch = numerics.Numerics(keep_bytes=0)
+    watch.start()
+    numbers = [torch.ones(2), torch.full((3,), -1.0)]
+    torch._foreach_log_(numbers)
+    torch.sqrt(torch.ones(8))  # its memory is beyond the budget, so what came before goes
+    float(numbers[1].sum())
+    watch.stop()
+    first = watch.findings[0]
+    assert first.operation == "_foreach_log_"
+    assert first.statement.endswith("-> float32[3]")
+    if looks:
+        assert first.readings[0].text == "overwritten or let go before they were read"
+
+
+def test_results_in_place_are_read_where_they_are(looks):
+    watch = numerics.Numerics()
+    watch.start()
+    one, numbers = torch.full((3,), -1.0), [torch.ones(2), torch.full((4,), -1.0)]
+    one.sqrt_()
+    torch._foreach_log_(numbers)
+    float(one.sum()) + float(numbers[1].sum())
+    watch.stop()
+    first, second = watch.findings
+    assert first.operation == "sqrt_"
+    assert (second.operation, second.element) == ("_foreach_log_", "[0]")
+
+
+def test_a_list_whose_memory_was_exchanged_is_not_read(looks):
+    watch = numerics.Numerics()
+    watch.start()
+    numbers = [torch.full((4,), -1.0)]
+    torch._foreach_log_(numbers)
+    total = numbers[0].sum()
+    numbers[0].data = torch.ones(9)
+    float(total)
+    watch.stop()
+    first = watch.findings[0]
+    assert first.operation == "_foreach_log_"
+    if looks:
+        assert first.statement.endswith("-> float32")
+        assert first.readings[0].text == "overwritten or let go before they were read"
+
+
+def test_lines_are_read_without_the_interpreters_lock(looks):
+    if looks and sys.version_info < (3, 14):
+        recorder, _ = compiled.compiled_here()
+        with segfuse.torch.check_numerics(raises=False):
+            torch.ones(2) + 1
+        assert recorder.knows_frames()
 
 
 def test_a_program_without_steps_is_looked_at_in_pieces(looks):

@@ -301,8 +301,8 @@ class Compiled:
     def _resolve(self, told: dict[str, Any]) -> None:
         magnitudes = [result[-1] for result in told["results"]]
         results = [
-            Result(tensor, key, torch.Size(shape), dtype, covers,
-                   StorageWeakRef.from_weakref(weak), version)
+            Result(tensor, key, None if shape is None else torch.Size(shape), dtype, covers,
+                   StorageWeakRef.from_weakref(weak) if weak else None, version)
             for tensor, key, shape, dtype, covers, weak, version, _ in told["results"]
         ]  # fmt: skip
         if told["arrival"] < 0:

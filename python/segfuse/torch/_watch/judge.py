@@ -38,10 +38,12 @@ from .statistics import Statistics
 class Result:
     tensor: Tensor | None
     key: int
-    shape: torch.Size
+    shape: torch.Size | None
+    """None if the tensor was given other memory, or only where it arrives matters."""
     dtype: torch.dtype
     covers: bool
-    weak: StorageWeakRef
+    weak: StorageWeakRef | None
+    """None if its number matters only where it arrives, or is finite for certain."""
     version: int
 
 
@@ -125,6 +127,7 @@ class Judge:
         elif not made:
             if mark is None and nan and any(b == NAN for _, b, _ in bad):
                 mark = self._given(record, bad)
+        assert result.weak is not None
         self.marks[result.key] = (result.weak, mark)
         if len(self.marks) % 1024 == 0:
             self._sweep()
@@ -184,7 +187,7 @@ class Judge:
                 value = tensor[tuple(element)].item()
                 finding.found = "nan" if nan else str(value)
             finding.readings, numbers = read_operands(
-                record.operation, operands, element, result.shape
+                record.operation, operands, element, tensor.shape
             )
         if record.unwritten is not None:
             finding.fault = UNWRITTEN
@@ -272,7 +275,8 @@ def version_of(tensor: Tensor) -> int:
 
 
 def _shape(result: Result) -> str:
-    return f"{str(result.dtype).removeprefix('torch.')}{list(result.shape)}"
+    shape = "" if result.shape is None else str(list(result.shape))
+    return f"{str(result.dtype).removeprefix('torch.')}{shape}"
 
 
 def _spell(record: Record, operands: list[tuple[str, Any]]) -> list[str]:

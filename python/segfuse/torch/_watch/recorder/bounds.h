@@ -70,7 +70,7 @@ inline double number_in(const Tensor& tensor) {
 }
 
 inline bool is_one_on_host(const Tensor& tensor) {
-  return is_plain(tensor) && tensor.is_cpu() && tensor.numel() == 1 &&
+  return tensor.is_cpu() && tensor.numel() == 1 && is_plain(tensor) &&
          (limit_of(tensor.scalar_type()) > 0 || tensor.scalar_type() == at::kLong ||
           tensor.scalar_type() == at::kInt);
 }
@@ -92,12 +92,10 @@ class Bounds {
     if (!tensor.defined()) return {0};
     if (!is_plain(tensor)) return {};
     if (tensor.numel() == 0) return {0};
-    if (const double whole = largest_whole(tensor.scalar_type()); whole < UNKNOWN) return {whole};
     const auto found = known_.find(key_of(tensor));
-    if (found == known_.end()) return {};
-    const Known& known = found->second;
-    if (known.dtype != tensor.scalar_type() || known.data != tensor.storage().data()) return {};
-    return known.bound;
+    if (found != known_.end() && is_of(found->second, tensor)) return found->second.bound();
+    if (const double whole = largest_whole(tensor.scalar_type()); whole < UNKNOWN) return {whole};
+    return {};
   }
 
   // The operation wrote the tensor; `slot` will have its magnitude, if it is not negative.
@@ -105,26 +103,27 @@ class Bounds {
     if (mode == NOWHERE || (mode == DEVICES && tensor.is_cpu())) return;
     StorageImpl* const key = key_of(tensor);
     const auto found = known_.find(key);
+    const bool is_new = found == known_.end();
     const bool will_be_known = covers && slot >= 0;
     if (!(bound.known() || will_be_known) || limit_of(tensor.scalar_type()) == 0) {
-      if (found != known_.end()) known_.erase(found);
+      if (!is_new) known_.erase(found);
       return;
     }
     if (!covers || keeps_larger) {
-      const Bound before = found == known_.end() ? Bound() : of(tensor);
+      const Bound before =
+          !is_new && is_of(found->second, tensor) ? found->second.bound() : Bound();
       if (before.known()) {
         bound = {std::max(before.value, bound.value), before.assumed || bound.assumed};
       } else if (!covers) {
-        if (found != known_.end()) known_.erase(found);
+        if (!is_new) known_.erase(found);
         return;  // nobody knows the rest
       }
     }
-    const bool is_new = found == known_.end();
     Known& known = is_new ? known_[key] : found->second;
     if (is_new) known.storage = weak_of(tensor);
-    known.data = tensor.storage().data();
+    known.data = storage_of(tensor).data();
     known.dtype = tensor.scalar_type();
-    known.bound = bound;
+    known.set(bound);
     known.slot = covers ? slot : -1;
   }
 
@@ -140,31 +139,45 @@ class Bounds {
 
   // All that was read has arrived; `values` are by slot.
   void settle(const std::vector<double>& values, bool broken) {
+    const bool sweeps = known_.size() >= next_sweep_;
     for (auto i = known_.begin(); i != known_.end();) {
       Known& known = i->second;
-      bool keep = !known.storage.expired();
-      if (keep && known.slot >= 0) {
-        known.bound = {rounded_up(values[size_t(known.slot)], at::kFloat), false};
-        keep = known.bound.value <= limit_of(known.dtype);
-      } else if (known.bound.assumed) {
+      bool keep = !sweeps || !known.storage.expired();
+      if (known.slot >= 0) {
+        known.set({rounded_up(values[size_t(known.slot)], at::kFloat), false});
+        keep = keep && known.value <= limit_of(known.dtype);
+        known.slot = -1;
+      } else if (known.assumed) {
         keep = keep && !broken;
-        known.bound.assumed = false;
+        known.assumed = false;
       }
-      known.slot = -1;
       i = keep ? std::next(i) : known_.erase(i);
     }
+    if (sweeps) next_sweep_ = 2 * known_.size() + 1024;
   }
 
  private:
   struct Known {
     WeakStorage storage{c10::intrusive_ptr<StorageImpl>()};  // so that the key is not used again
     const void* data;
-    at::ScalarType dtype;  // of the numbers: the same bits are others in another type
-    Bound bound;
+    double value;  // of the bound
     int slot;
+    bool assumed;
+    at::ScalarType dtype;  // of the numbers: the same bits are others in another type
+
+    Bound bound() const { return {value, assumed}; }
+    void set(const Bound& bound) {
+      value = bound.value;
+      assumed = bound.assumed;
+    }
   };
 
+  static bool is_of(const Known& known, const Tensor& tensor) {
+    return known.dtype == tensor.scalar_type() && known.data == storage_of(tensor).data();
+  }
+
   ska::flat_hash_map<StorageImpl*, Known> known_;
+  size_t next_sweep_ = 0;  // of what has ended
 };
 
 }  // namespace recorder

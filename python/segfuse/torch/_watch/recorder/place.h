@@ -2,12 +2,14 @@
 
 #pragma once
 
+#include <recorder/frames.h>
 #include <recorder/state.h>
 
 namespace recorder {
 
 enum { HIDDEN, LIBRARY, USER };
 
+// The GIL is held.
 inline int kind_of(State& s, PyCodeObject* code) {
   const auto found = s.kinds.find(code);
   if (found != s.kinds.end()) return found->second;
@@ -26,13 +28,7 @@ inline int number_of(State& s, const PlaceKey& key) {
 // Whether the thread runs no Python, as autograd's threads of devices. A thread may ask this of
 // itself without the GIL.
 inline bool runs_no_python(PyThreadState* thread) {
-#if PY_VERSION_HEX >= 0x030d0000 && PY_VERSION_HEX < 0x030f0000
-  return thread->current_frame == nullptr;
-#elif PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030d0000
-  return thread->cframe->current_frame == nullptr;
-#else
-  return false;
-#endif
+  return KNOWS_FRAMES && raw_frame(thread) == nullptr;
 }
 
 // The GIL, for a thread that may hold it already.
@@ -48,30 +44,68 @@ struct Gil {
   bool acquired;
 };
 
-// The GIL is held. The same as here() of place.py.
-inline int place_here(State& s) {
-  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+// Takes frames from the innermost outwards until it has enough; false if that is all it needs.
+struct PlaceWalk {
   PlaceKey key{nullptr, 0, nullptr, 0};
-  while (frame != nullptr) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    const int kind = kind_of(s, code);
-    Py_DECREF(code);
-    const int at = kind == HIDDEN ? 0 : PyFrame_GetLasti(frame);
+
+  template <class At>
+  bool takes(PyCodeObject* code, int kind, At&& at) {
     if (kind == USER) {
       key.outer = code;
-      key.outer_at = at;
-      Py_DECREF(frame);
-      break;
+      key.outer_at = at();
+      return false;
     }
     if (kind == LIBRARY && key.inner == nullptr) {
       key.inner = code;
-      key.inner_at = at;
+      key.inner_at = at();
     }
-    PyFrameObject* back = PyFrame_GetBack(frame);
+    return true;
+  }
+};
+
+// The same as here() of place.py, by Python's own functions. The GIL is held.
+inline int place_by_python(State& s, PyThreadState* thread) {
+  PyFrameObject* frame = PyThreadState_GetFrame(thread);
+  PlaceWalk walk;
+  while (frame != nullptr) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const bool more = walk.takes(code, kind_of(s, code), [&] { return PyFrame_GetLasti(frame); });
+    Py_DECREF(code);
+    PyFrameObject* back = more ? PyFrame_GetBack(frame) : nullptr;
     Py_DECREF(frame);
     frame = back;
   }
-  return number_of(s, key);
+  return number_of(s, walk.key);
+}
+
+// What a thread knows of code and places, so that it need not ask for the GIL.
+struct KnownPlaces {
+  ska::flat_hash_map<PyCodeObject*, int> kinds;
+  ska::flat_hash_map<PlaceKey, int, HashOfPlace> numbers;
+};
+
+// A thread's own place; with the GIL or without.
+inline int place_here(State& s, PyThreadState* thread) {
+  if (!s.knows_frames) {
+    const Gil gil(thread);
+    return place_by_python(s, thread);
+  }
+  static thread_local KnownPlaces known;
+  PlaceWalk walk;
+  for (const RawFrame* frame = raw_frame(thread); frame != nullptr; frame = frame->previous) {
+    PyCodeObject* const code = code_of(frame);
+    if (code == nullptr) continue;
+    auto kind = known.kinds.find(code);
+    if (kind == known.kinds.end()) {
+      const Gil gil(thread);
+      kind = known.kinds.emplace(code, kind_of(s, code)).first;
+    }
+    if (!walk.takes(code, kind->second, [&] { return at_of(frame, code); })) break;
+  }
+  const auto number = known.numbers.find(walk.key);
+  if (number != known.numbers.end()) return number->second;
+  const Gil gil(thread);
+  return known.numbers.emplace(walk.key, number_of(s, walk.key)).first->second;
 }
 
 inline py::object line_of(PyCodeObject* code, int at) {

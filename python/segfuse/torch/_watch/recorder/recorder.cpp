@@ -15,6 +15,20 @@
 namespace recorder {
 namespace {
 
+// Whether a value of the type may be a tensor or have some.
+bool may_hold(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::OptionalType:
+    case c10::TypeKind::ListType: return may_hold(*type.containedTypes().at(0));
+    case c10::TypeKind::TensorType:
+    case c10::TypeKind::AnyType:
+    case c10::TypeKind::AnyListType:
+    case c10::TypeKind::UnionType:
+    case c10::TypeKind::VarType: return true;
+    default: return false;
+  }
+}
+
 const Facts& ask_facts(State& s, const c10::OperatorHandle& op) {
   const void* key = &op.schema();
   {
@@ -22,7 +36,7 @@ const Facts& ask_facts(State& s, const c10::OperatorHandle& op) {
     const auto found = s.facts.find(key);
     if (found != s.facts.end()) return found->second;
   }
-  Facts facts;
+  Facts facts{op};
   {
     const py::gil_scoped_acquire gil;
     const auto told =
@@ -34,44 +48,59 @@ const Facts& ask_facts(State& s, const c10::OperatorHandle& op) {
   const auto& name = op.operator_name();
   facts.owned = name.name.starts_with("aten::");
   facts.rule = rule_of(name.name, name.overload_name);
+  const auto& arguments = op.schema().arguments();
+  facts.arguments = arguments.size();
+  facts.returns = op.schema().returns().size();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (may_hold(*arguments[i].type())) facts.holders.push_back(i);
+  }
   const std::lock_guard lock(s.mutex);
   return s.facts.emplace(key, std::move(facts)).first->second;
 }
 
-// Each thread remembers what it asked for since the start.
-const Facts& facts_of(State& s, const c10::OperatorHandle& op) {
-  thread_local ska::flat_hash_map<const void*, const Facts*> known;
-  thread_local uint64_t start = 0;
-  if (const uint64_t now = s.starts; now != start) {
-    known.clear();
-    start = now;
+// What a thread keeps for its next call.
+struct Mine {
+  ska::flat_hash_map<const void*, const Facts*> facts;  // what it has asked for since the start
+  uint64_t start = 0;
+  Lists lists;  // with room
+  const std::type_info* node = nullptr;
+  bool node_is_of_python = false;
+};
+thread_local Mine this_mine;
+
+const Facts& facts_of(State& s, Mine& mine, const c10::OperatorHandle& op) {
+  if (const uint64_t now = s.starts; now != mine.start) {
+    mine.facts.clear();
+    mine.start = now;
   }
-  const Facts*& facts = known[&op.schema()];
+  const Facts*& facts = mine.facts[&op.schema()];
   if (facts == nullptr) facts = &ask_facts(s, op);
   return *facts;
 }
 
 uint64_t this_thread() { return uint64_t(pthread_self()); }
 
-void note_origin(State& s, const c10::OperatorHandle& op, int place, int module) {
+void note_origin(State& s, const Call& call) {
   const int64_t sequence = int64_t(at::sequence_number::peek()) - 1;
   if (sequence < 0) return;
   if (s.origins.empty()) s.origins.resize(MOST_NODES);
   Origin& origin = s.origins[size_t(sequence) % MOST_NODES];
   if (origin.sequence == sequence) {
-    if (origin.thread != this_thread()) origin.known = false;
+    if (origin.thread != this_thread()) origin.facts = nullptr;
     return;
   }
-  origin = {sequence, this_thread(), true, op, place, module};
+  origin = {sequence, this_thread(), &call.facts, call.place, call.module};
 }
 
 // The name of a node of Python's is made with the GIL, so before the lock.
 template <class Node>
-std::string name_of_python(const Node& node) {
-  if (!node || std::string_view(typeid(*node).name()).find("PyNode") == std::string_view::npos) {
-    return {};
+std::string name_of_python(Mine& mine, const Node& node) {
+  if (!node) return {};
+  if (const auto* type = &typeid(*node); mine.node != type) {
+    mine.node = type;
+    mine.node_is_of_python = std::string_view(type->name()).find("PyNode") != std::string::npos;
   }
-  return node->name();
+  return mine.node_is_of_python ? node->name() : std::string();
 }
 
 template <class Node>
@@ -86,24 +115,38 @@ int node_name(State& s, Node& node, const std::string& of_python) {
   return found->second;
 }
 
-// Records are used again with the room that their lists have.
 Record& new_record(State& s) {
   s.met.reset();
-  if (s.used == s.records.size()) s.records.emplace_back();
-  return s.records[s.used++];
+  Record& record = s.records.emplace_back();
+  if (s.records.size() >= MOST_RECORDS) s.is_full = true;
+  record.number = s.number;
+  record.step = s.step;
+  record.arguments.first = s.arguments.size();
+  record.kept.first = s.kept.size();
+  record.operands.first = s.operands.size();
+  record.results.first = s.results.size();
+  return record;
 }
 
+void end_record(State& s, Record& record) {
+  record.arguments.end = s.arguments.size();
+  record.kept.end = s.kept.size();
+  record.operands.end = s.operands.size();
+  record.results.end = s.results.size();
+}
+
+// Tensors that are arguments themselves are kept as memory.
 void remember_operands(State& s, Record& record, const Call& call, const Handles& written) {
-  const auto& arguments = call.lists.arguments;
-  for (size_t i = 0; i < arguments.size(); ++i) {
+  for (const size_t i : call.facts.holders) {
     bool is_written = false;
     for (const size_t w : call.facts.written) is_written = is_written || w == i;
-    each_tensor(arguments[i], [&](const Tensor& tensor, int position) {
+    each_tensor(call.lists.arguments[i], [&](const Tensor& tensor, int position) {
       const bool overwritten = is_written || written.has(tensor);
-      record.operands.push_back(
-          {weak_of(tensor), key_of(tensor), int(i), position, version_of(tensor), overwritten});
+      StorageImpl* const key = key_of(tensor);
+      s.operands.push_back({key, version_of(tensor), int(i), position, overwritten});
+      if (position < 0) s.kept.push_back({int(i), Kept(tensor)});
       if (!s.unwritten.empty()) {
-        const auto found = s.unwritten.find(key_of(tensor));
+        const auto found = s.unwritten.find(key);
         if (found != s.unwritten.end() && (!overwritten || call.facts.adds)) {
           record.unwritten = found->second.second;
         }
@@ -112,23 +155,46 @@ void remember_operands(State& s, Record& record, const Call& call, const Handles
   }
 }
 
-void keep_arguments(Record& record, const Call& call) {
+// All arguments but the tensors that are kept; the call has done with them.
+void keep_arguments(State& s, const Record& record, Call& call) {
+  size_t kept = record.kept.first;
   int place = 0;
-  for (const auto& value : call.lists.arguments) {
-    if (value.isTensor() && is_plain(value.toTensor())) {
-      record.kept.emplace_back(place, Kept(value.toTensor()));
-      record.arguments.emplace_back();
+  for (auto& value : call.lists.arguments) {
+    if (kept < s.kept.size() && s.kept[kept].place == place) {
+      s.arguments.emplace_back();
+      ++kept;
     } else {
-      record.arguments.push_back(value);
+      s.arguments.push_back(std::move(value));
     }
     ++place;
   }
 }
 
+// Where a result is: what was written is among the arguments.
+void keep_result(State& s, const Record& record, const Call& call, Result& result,
+                 const Tensor& tensor, bool is_written, const From& from) {
+  if (is_written) {
+    const int argument = int(call.facts.written[size_t(from.ret)]);
+    if (from.item >= 0) {
+      result.argument = argument;
+      result.item = from.item;
+      result.weak = weak_of(tensor);  // a program may give the tensor other memory
+      return;
+    }
+    for (size_t i = record.kept.first; i < s.kept.size(); ++i) {
+      if (s.kept[i].place != argument) continue;
+      result.kept = int(i);
+      return;
+    }
+  }
+  result.kept = int(s.kept.size());
+  s.kept.push_back({-1, Kept(tensor)});
+}
+
 // Adds what is on the stack to what the operation wrote in place, each once.
-void add_returned(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
-                  const Handles& written, Lists& lists) {
-  const size_t first = stack.size() - op.schema().returns().size();
+void add_returned(const Facts& facts, const torch::jit::Stack& stack, const Handles& written,
+                  Lists& lists) {
+  const size_t first = stack.size() - facts.returns;
   const bool in_place = !lists.written.empty();
   for (size_t i = first; i < stack.size(); ++i) {
     each_tensor(stack[i], [&](const Tensor& tensor, int position) {
@@ -139,34 +205,65 @@ void add_returned(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
   }
 }
 
-void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stack, Call& call) {
-  std::vector<const Tensor*>& results = call.lists.results;
+// Of a single result the bound is known.
+void add_results(State& s, Record& record, const Call& call, const Bound& of_single) {
+  const std::vector<const Tensor*>& results = call.lists.results;
   const size_t count_written = call.lists.written.size();
+  const Site site{&call.facts, call.place};
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Tensor& tensor = *results[i];
+    if (!holds_numbers(tensor)) continue;
+    const bool is_written = i < count_written;
+    const From& from = call.lists.from[i];
+    const Bound bound = results.size() == 1 ? of_single : bound_of(s, call, tensor, from);
+    Result& result = add_result(s, record, tensor, Role::result, is_written, bound,
+                                call.facts.owned ? &site : nullptr, is_written && from.item >= 0);
+    keep_result(s, record, call, result, tensor, is_written, from);
+  }
+}
+
+// Operands whose numbers the program reads, or casts.
+void add_read(State& s, Record& record, const Call& call) {
+  for (const size_t i : call.facts.holders) {
+    each_tensor(call.lists.arguments[i], [&](const Tensor& tensor, int) {
+      if (!holds_numbers(tensor)) return;
+      Result& result = add_result(s, record, tensor, Role::operand, false, {}, nullptr);
+      result.kept = int(s.kept.size());
+      s.kept.push_back({-1, Kept(tensor)});
+    });
+  }
+}
+
+void look(State& s, Mine& mine, const torch::jit::Stack& stack, Call& call) {
+  const Facts& facts = call.facts;
+  std::vector<const Tensor*>& results = call.lists.results;
   const Handles written(call.lists.written);
-  add_returned(op, stack, written, call.lists);
+  add_returned(facts, stack, written, call.lists);
   const auto node = torch::autograd::get_current_node();
-  const std::string of_python = name_of_python(node);
+  const std::string of_python = name_of_python(mine, node);
   const Lock lock(s);
   forget_operands(s, call);
-  if (call.facts.unwritten) {
+  if (facts.unwritten) {
     for (const Tensor* tensor : results) {
       s.bounds.forget(*tensor);
       s.unwritten.insert_or_assign(key_of(*tensor), std::pair(weak_of(*tensor), call.place));
     }
     return;
   }
-  if (!node && at::GradMode::is_enabled()) note_origin(s, op, call.place, call.module);
-  bool any = false;
-  for (const Tensor* tensor : results) any = any || has_numbers(*tensor);
-  const bool casts = call.facts.cast && !any;
-  if (!any && !casts && !call.facts.reads) return;
+  if (!node && at::GradMode::is_enabled()) note_origin(s, call);
+  const bool any = std::any_of(results.begin(), results.end(),
+                               [](const Tensor* tensor) { return holds_numbers(*tensor); });
+  const bool casts = facts.cast && !any;
+  if (!any && !casts && !facts.reads) return;
   ++s.operations;
+  ++s.number;
+  const bool reads = casts || facts.reads;
   const Bound bound =
       results.size() == 1 ? bound_of(s, call, *results[0], call.lists.from[0]) : Bound();
+  const bool proven = any && bound.known() && !bound.assumed;
+  if (proven && !add_proven(s, *results[0], !call.lists.written.empty(), bound)) return;
   Record& record = new_record(s);
-  record.number = ++s.number;
-  record.step = s.step;
-  record.op = op;
+  record.facts = &facts;
   record.phase = node ? "backward" : s.phase;
   record.place = call.place;
   record.module = call.module;
@@ -174,33 +271,20 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
     record.node = node_name(s, *node, of_python);
     record.sequence = int64_t(node->sequence_nr());
   }
-  if (any && bound.known() && !bound.assumed) {
-    add_proven(s, record, *results[0], count_written > 0, bound);
+  if (proven) {
+    s.results.push_back({key_of(*results[0]), -1, results[0]->scalar_type(), true});
+    end_record(s, record);
     return;
   }
   remember_operands(s, record, call, written);
-  if (casts || call.facts.reads) {
+  if (reads) {
     record.kind = casts ? Kind::cast : Kind::read;
-    results.clear();
-    for (const auto& value : call.lists.arguments) {
-      each_tensor(value, [&](const Tensor& tensor, int) { results.push_back(&tensor); });
-    }
+    add_read(s, record, call);
+  } else {
+    add_results(s, record, call, bound);
   }
-  const Site site{&call.facts, call.place};
-  for (size_t i = 0; i < results.size(); ++i) {
-    const Tensor& result = *results[i];
-    if (!has_numbers(result)) continue;
-    if (record.kind != Kind::operation) {
-      add_result(s, record, result, Role::operand, false, {}, nullptr);
-    } else {
-      const bool is_written = i < count_written;
-      const From& from = call.lists.from[i];
-      add_result(s, record, result, Role::result, is_written,
-                 results.size() == 1 ? bound : bound_of(s, call, result, from),
-                 call.facts.owned ? &site : nullptr, is_written && from.item >= 0);
-    }
-  }
-  keep_arguments(record, call);
+  keep_arguments(s, record, call);
+  end_record(s, record);
   record.before = std::move(call.before);
   s.kept_bytes += record.bytes;
   if (s.kept_bytes > s.keep_bytes) let_go(s);
@@ -208,11 +292,10 @@ void look(State& s, const c10::OperatorHandle& op, const torch::jit::Stack& stac
 }
 
 // What the operation overwrites, where that is small and on the CPU.
-Tensor copy_of(const Facts& facts, const c10::OperatorHandle& op,
-               const std::vector<const Tensor*>& written) {
+Tensor copy_of(const Facts& facts, const std::vector<const Tensor*>& written) {
   if (!facts.makes || written.size() != 1 || !has_numbers(*written[0])) return {};
   if (!written[0]->is_cpu() || written[0]->numel() > SMALL) return {};
-  if (op.schema().arguments()[facts.written[0]].is_out()) return {};
+  if (facts.op.schema().arguments()[facts.written[0]].is_out()) return {};
   const Below below;
   return written[0]->detach().clone();
 }
@@ -224,12 +307,10 @@ void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet after,
 }
 
 // What a collective writes arrives later.
-void before_collective(State& s, const c10::OperatorHandle& op, const Facts& facts,
-                       const torch::jit::Stack& stack) {
-  const size_t count = op.schema().arguments().size();
+void before_collective(State& s, const Facts& facts, const torch::jit::Stack& stack) {
   std::vector<const Tensor*> written;
   for (const size_t i : facts.written) {
-    const IValue& argument = *(stack.end() - std::ptrdiff_t(count - i));
+    const IValue& argument = *(stack.end() - std::ptrdiff_t(facts.arguments - i));
     each_tensor(argument, [&](const Tensor& t, int) { written.push_back(&t); });
   }
   const Lock lock(s);
@@ -240,44 +321,42 @@ void before_collective(State& s, const c10::OperatorHandle& op, const Facts& fac
 int place_of_call(State& s) {
   PyThreadState* const thread = Py_IsInitialized() ? PyGILState_GetThisThreadState() : nullptr;
   if (thread == nullptr) return -1;
-  if (runs_no_python(thread) && s.used < MOST_RECORDS) return s.no_place;
-  const Gil gil(thread);
-  const int place = place_here(s);
-  if (s.used >= MOST_RECORDS) s.on_full();
+  const bool is_full = s.is_full;
+  const int place = runs_no_python(thread) ? s.no_place : place_here(s, thread);
+  if (is_full) {
+    const Gil gil(thread);
+    s.on_full();
+  }
   return place;
 }
 
-// Lists with room, for the thread's next call.
-thread_local Lists spare_lists;
+c10::DispatchKeySet keys_after(c10::DispatchKeySet keys) {
+  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
+}
+
+// Tensors of other kinds dispatch again to such as count.
+bool passes(const State& s, c10::DispatchKeySet keys) {
+  return !s.on || s.paused || keys.has(c10::DispatchKey::Python);
+}
 
 void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   State& s = state();
-  const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
-  if (!s.on || s.paused || keys.has(c10::DispatchKey::Python)) {
-    op.redispatchBoxed(after, stack);  // tensors of other kinds dispatch again to such as count
+  if (passes(s, keys)) {
+    op.redispatchBoxed(keys_after(keys), stack);
     return;
   }
-  const Facts& facts = facts_of(s, op);
+  Mine& mine = this_mine;
+  const Facts& facts = facts_of(s, mine, op);
   if (facts.view) {
-    if (!facts.written.empty()) before_collective(s, op, facts, *stack);
-    redispatch(op, after, stack);
+    if (!facts.written.empty()) before_collective(s, facts, *stack);
+    redispatch(op, keys_after(keys), stack);
     return;
   }
-  if (facts.reads && is_finite_on_host(stack->back())) {
-    redispatch(op, after, stack);
-    const Lock lock(s);
-    ++s.operations;
-    ++s.number;
-    return;
-  }
-  Call call{facts,
-            place_of_call(s),
-            module_stack.empty() ? -1 : module_stack.back().second,
-            std::move(spare_lists),
-            {}};
+  const int place = place_of_call(s);
+  const int module = module_stack.empty() ? -1 : module_stack.back().second;
+  Call call{facts, place, module, std::move(mine.lists), {}};
   Lists& lists = call.lists;
-  lists.arguments.assign(stack->end() - std::ptrdiff_t(op.schema().arguments().size()),
-                         stack->end());
+  lists.arguments.assign(stack->end() - std::ptrdiff_t(facts.arguments), stack->end());
   for (size_t i = 0; i < facts.written.size(); ++i) {
     each_tensor(lists.arguments[facts.written[i]], [&](const Tensor& t, int position) {
       lists.written.push_back(&t);
@@ -289,11 +368,31 @@ void watched(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
     const Lock lock(s);
     before_write(s, lists.written);
   }
-  call.before = copy_of(facts, op, lists.written);
-  redispatch(op, after, stack);
-  look(s, op, *stack, call);
+  call.before = copy_of(facts, lists.written);
+  redispatch(op, keys_after(keys), stack);
+  look(s, mine, *stack, call);
   lists.clear();
-  spare_lists = std::move(lists);
+  mine.lists = std::move(lists);
+}
+
+// Of a number on the host that is finite nothing is recorded. An optimizer reads one for each
+// parameter, so these need not come by in boxes.
+at::Scalar read_number(c10::DispatchKeySet keys, const Tensor& tensor) {
+  State& s = state();
+  if (!passes(s, keys) && is_one_on_host(tensor) && std::isfinite(number_in(tensor))) {
+    {
+      const Lock lock(s);
+      ++s.operations;
+      ++s.number;
+    }
+    const c10::impl::ExcludeDispatchKeyGuard inside(KEY);
+    return at::_ops::_local_scalar_dense::redispatch(keys_after(keys), tensor);
+  }
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
+  torch::jit::Stack stack{tensor};
+  watched(op, keys, &stack);
+  return stack.back().toScalar();
 }
 
 // Views of PyTorch's own are not looked at, so they need not come by.
@@ -324,7 +423,9 @@ void start(py::object facts, py::object kind, py::object result, py::object full
   static const bool registered = [] {
     auto* library = new torch::Library(torch::Library::IMPL, "_", KEY, __FILE__, __LINE__);
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&watched>());
-    let_views_through(*new torch::Library(torch::Library::IMPL, "aten", KEY, __FILE__, __LINE__));
+    auto* aten = new torch::Library(torch::Library::IMPL, "aten", KEY, __FILE__, __LINE__);
+    let_views_through(*aten);
+    aten->impl("_local_scalar_dense", TORCH_FN(read_number));
     pthread_atfork(nullptr, nullptr, [] { state().on = false; });
     return true;
   }();
@@ -349,6 +450,7 @@ void start(py::object facts, py::object kind, py::object result, py::object full
   s.facts.clear();
   ++s.starts;
   s.no_place = number_of(s, PlaceKey{nullptr, 0, nullptr, 0});
+  s.knows_frames = frames_are_known();
   s.on = true;
   c10::impl::tls_set_dispatch_key_included(KEY, true);
 }
@@ -361,12 +463,10 @@ void stop() {
 // With `bounded`, what operations have left there need not be read again.
 int expect(int arrival, const py::list& tensors, const py::object& guard, bool bounded) {
   State& s = state();
-  const int place = place_here(s);
+  const int place = place_here(s, PyThreadState_Get());
   const Lock lock(s);
   Record& record = new_record(s);
   record.place = place;
-  record.number = s.number;
-  record.step = s.step;
   record.kind = Kind::arrival;
   record.arrival = arrival;
   record.phase = "forward";
@@ -385,17 +485,17 @@ int expect(int arrival, const py::list& tensors, const py::object& guard, bool b
     const auto found = s.written.find(key);
     if (found != s.written.end() && found->second.slot >= 0 && (found->second.read || bounded)) {
       // The operation's reduction is this one.
-      record.results.emplace_back(tensor, key, false, found->second.slot);
+      s.results.push_back({key, found->second.slot, tensor.scalar_type(), false});
     } else {
       const Bound bound = bounded ? s.bounds.of(tensor) : Bound();
       if (bound.known() && !bound.assumed) continue;
-      add_result(s, record, tensor, Role::arrival, false, bound, &site);
-      record.results.back().covers = false;
+      add_result(s, record, tensor, Role::arrival, false, bound, &site).covers = false;
       after_enqueue(s);
     }
-    record.results.back().version = number;  // which of the names is its own
+    s.results.back().version = number;  // which of the names is its own
   }
-  return int(s.used);
+  end_record(s, record);
+  return int(s.records.size());
 }
 
 // Waits until all reductions have arrived.
@@ -434,15 +534,21 @@ void finish() {
   s.broken = Tensor();
   s.broken_on_host = false;
   s.bounds.settle(s.values, settle_guesses(s));
+  s.all_finite = std::all_of(s.values.begin(), s.values.end(),
+                             [](double value) { return std::isfinite(value); });
   s.next = 0;
 }
 
 void clear() {
   State& s = state();
   const Lock lock(s);
-  for (size_t i = 0; i < s.used; ++i) s.records[i].forget();
-  s.used = 0;
+  s.records.clear();
+  s.arguments.clear();
+  s.kept.clear();
+  s.operands.clear();
+  s.results.clear();
   s.next = s.first_kept = 0;
+  s.is_full = false;
   s.kept_bytes = 0;
   s.slots = 0;
   // Guesses that were not tested prove nothing.
@@ -461,10 +567,14 @@ void clear() {
   }
 }
 
-bool is_interesting(const State& s, const Record& record, const py::dict& marks, bool all) {
-  if (all) return true;
-  for (const auto& result : record.results) {
-    if (!std::isfinite(s.values[size_t(result.slot)])) return true;
+double value_of(const State& s, const Result& result) {
+  return result.slot < 0 ? 0.0 : s.values[size_t(result.slot)];
+}
+
+bool is_interesting(const State& s, const Record& record, const py::dict& marks) {
+  for (size_t i = record.results.first; i < record.results.end; ++i) {
+    const Result& result = s.results[i];
+    if (!std::isfinite(value_of(s, result))) return true;
     if (result.covers && !marks.empty() &&
         marks.contains(reinterpret_cast<uintptr_t>(result.key))) {
       return true;
@@ -480,30 +590,47 @@ py::object func_of(const c10::OperatorHandle& op) {
 py::object origin_of(State& s, int64_t sequence) {
   if (sequence < 0 || s.origins.empty()) return py::none();
   const Origin& origin = s.origins[size_t(sequence) % MOST_NODES];
-  if (origin.sequence != sequence || !origin.known) return py::none();
-  return py::make_tuple(func_of(*origin.op), place_at(s, origin.place),
+  if (origin.sequence != sequence || origin.facts == nullptr) return py::none();
+  return py::make_tuple(func_of(origin.facts->op), place_at(s, origin.place),
                         module_at(s, origin.module));
 }
 
-py::list arguments_of(const Record& record) {
+py::list arguments_of(const State& s, const Record& record) {
   py::list out;
-  if (!record.op) return out;
-  const auto& names = record.op->schema().arguments();
-  auto kept = record.kept.begin();
-  for (size_t i = 0; i < record.arguments.size(); ++i) {
-    if (kept != record.kept.end() && kept->first == int(i)) {
-      out.append(py::make_tuple(i, torch::jit::toPyObject(kept->second.tensor())));
+  if (record.facts == nullptr) return out;
+  const auto& schema = record.facts->op.schema().arguments();
+  size_t kept = record.kept.first;
+  for (size_t i = 0; record.arguments.first + i < record.arguments.end; ++i) {
+    if (kept < record.kept.end && s.kept[kept].place == int(i)) {
+      out.append(py::make_tuple(i, torch::jit::toPyObject(s.kept[kept].kept.tensor())));
       ++kept;
       continue;
     }
-    const auto& value = record.arguments[i];
+    const auto& value = s.arguments[record.arguments.first + i];
     if (value.isTensor() && !value.toTensor().defined()) continue;  // an optional one
-    const auto& standard = names[i].default_value();
+    const auto& standard = schema[i].default_value();
     const bool given = !standard || !(value.type()->isSubtypeOf(*standard->type())) ||
                        (!value.isTensor() && !(value == *standard));
     if (given) out.append(py::make_tuple(i, torch::jit::toPyObject(value)));
   }
   return out;
+}
+
+// The reference that it has is Python's StorageWeakRef's from here on; 0: there is none.
+py::tuple told_of(const State& s, const Record& record, const Result& result) {
+  const Tensor tensor = tensor_of(s, record, result);
+  py::object shape = py::none();
+  if (tensor.defined()) {
+    shape = py::cast(tensor.sizes().vec());
+  } else if (result.kept >= 0) {
+    shape = py::cast(s.kept[size_t(result.kept)].kept.shape());
+  }
+  return py::make_tuple(tensor.defined() ? torch::jit::toPyObject(tensor) : py::object(py::none()),
+                        reinterpret_cast<uintptr_t>(result.key), shape,
+                        torch::jit::toPyObject(IValue(at::empty({0}, result.dtype))).attr("dtype"),
+                        result.covers,
+                        reinterpret_cast<uintptr_t>(weak_of(s, record, result).release()),
+                        result.version, value_of(s, result));
 }
 
 py::dict told(State& s, const Record& record) {
@@ -518,27 +645,20 @@ py::dict told(State& s, const Record& record) {
   out["module"] = module_at(s, record.module);
   out["node"] = record.node < 0 ? std::string() : s.node_names[size_t(record.node)];
   out["origin"] = origin_of(s, record.sequence);
-  out["func"] = record.op ? func_of(*record.op) : py::object(py::none());
-  out["arguments"] = arguments_of(record);
+  out["func"] = record.facts ? func_of(record.facts->op) : py::object(py::none());
+  out["arguments"] = arguments_of(s, record);
   out["before"] =
       record.before.defined() ? torch::jit::toPyObject(record.before) : py::object(py::none());
   out["unwritten"] = place_at(s, record.unwritten);
   py::list operands, results;
-  for (const auto& operand : record.operands) {
+  for (size_t i = record.operands.first; i < record.operands.end; ++i) {
+    const Operand& operand = s.operands[i];
     operands.append(py::make_tuple(operand.argument, operand.position,
                                    reinterpret_cast<uintptr_t>(operand.key), operand.version,
                                    operand.overwritten));
   }
-  for (const auto& result : record.results) {
-    // The reference is Python's StorageWeakRef's from here on.
-    auto* weak = WeakStorage(result.storage).release();
-    const Tensor tensor = result.kept.tensor();
-    results.append(py::make_tuple(
-        tensor.defined() ? torch::jit::toPyObject(tensor) : py::object(py::none()),
-        reinterpret_cast<uintptr_t>(result.key),
-        tensor.defined() ? tensor.sizes().vec() : result.kept.shape(),
-        torch::jit::toPyObject(IValue(at::empty({0}, result.dtype))).attr("dtype"), result.covers,
-        reinterpret_cast<uintptr_t>(weak), result.version, s.values[size_t(result.slot)]));
+  for (size_t i = record.results.first; i < record.results.end; ++i) {
+    results.append(told_of(s, record, s.results[i]));
   }
   out["operands"] = operands;
   out["results"] = results;
@@ -547,9 +667,10 @@ py::dict told(State& s, const Record& record) {
 
 py::object next(const py::dict& marks, bool all) {
   State& s = state();
-  while (s.next < s.used) {
+  if (!all && marks.empty() && s.all_finite) return py::none();
+  while (s.next < s.records.size()) {
     const Record& record = s.records[s.next++];
-    if (is_interesting(s, record, marks, all)) {
+    if (all || is_interesting(s, record, marks)) {
       const Below below;
       return told(s, record);
     }
@@ -564,6 +685,7 @@ PYBIND11_MODULE(segfuse_recorder, module) {
   using namespace recorder;
   module.def("start", &start);
   module.def("stop", &stop);
+  module.def("knows_frames", [] { return state().knows_frames; });
   module.def("is_on", [] { return state().on.load(); });
   module.def("finish", &finish, py::call_guard<py::gil_scoped_release>());
   module.def("clear", &clear);
@@ -595,7 +717,7 @@ PYBIND11_MODULE(segfuse_recorder, module) {
   module.def("set_phase",
              [](bool optimizer) { state().phase = optimizer ? "optimizer" : "forward"; });
   module.def("set_step", [](int64_t step) { state().step = step; });
-  module.def("pending", [] { return state().used > 0; });
+  module.def("pending", [] { return !state().records.empty(); });
   module.def("operations", [] { return state().operations; });
   module.def("devices", [] { return std::pair(state().cpu, state().cuda); });
 }

@@ -84,7 +84,19 @@ inline Tensor as_tensor(const Pending& pending) {
   return flat;
 }
 
+// As std::stable_partition, which is dear where all are taken or none.
+template <class Taken>
+std::vector<Pending>::iterator first_those(std::vector<Pending>& list, Taken&& taken) {
+  const auto other = std::find_if_not(list.begin(), list.end(), taken);
+  if (std::none_of(other, list.end(), taken)) return other;
+  return std::stable_partition(other, list.end(), taken);
+}
+
 inline void throw_away(State& s, std::vector<Pending>& list, std::vector<Pending>::iterator end) {
+  if (end == list.end() && s.garbage.pending.empty()) {
+    std::swap(list, s.garbage.pending);
+    return;
+  }
   std::move(list.begin(), end, std::back_inserter(s.garbage.pending));
   list.erase(list.begin(), end);
 }
@@ -100,14 +112,14 @@ inline void reduce_on_host(State& s, const Pending& pending, bool only_if_broken
 inline void reduce_at_once(State& s, Queue& queue, bool only_if_broken) {
   auto& list = queue.list;
   const auto on_host = [&](const Pending& p) { return p.storage && p.storage.device().is_cpu(); };
-  auto rest = std::stable_partition(list.begin(), list.end(), on_host);
+  auto rest = first_those(list, on_host);
   for (auto i = list.begin(); i != rest; ++i) reduce_on_host(s, *i, only_if_broken);
   throw_away(s, list, rest);
   if (s.magnitudes == nullptr || !s.stream) return;
   const auto takes = [&](const Pending& pending) {
     return pending.storage && pending.storage.device() == s.stream->device();
   };
-  rest = std::stable_partition(list.begin(), list.end(), takes);
+  rest = first_those(list, takes);
   const size_t count = size_t(rest - list.begin());
   if (count == 0) return;
   Reduced& into = room_for(s, s.stream->device(), count);
@@ -133,8 +145,7 @@ inline void reduce_queue(State& s, Queue& queue, bool only_if_broken) {
   if (queue.list.empty()) return;
   const Below below;
   const OnStream on(s.stream);
-  const auto gone = std::stable_partition(queue.list.begin(), queue.list.end(),
-                                          [](const auto& pending) { return !is_there(pending); });
+  const auto gone = first_those(queue.list, [](const auto& p) { return !is_there(p); });
   throw_away(s, queue.list, gone);
   for (auto& pending : queue.list) {
     if (pending.storage) continue;
@@ -263,21 +274,55 @@ inline bool settle_guesses(State& s) {
   return broken;
 }
 
+// The tensor of a result, if it still is one of the same memory.
+inline Tensor tensor_of(const State& s, const Record& record, const Result& result) {
+  if (result.kept >= 0) return s.kept[size_t(result.kept)].kept.tensor();
+  if (result.argument < 0) return {};
+  const IValue& list = s.arguments[record.arguments.first + size_t(result.argument)];
+  if (!list.isList()) return {};  // let go
+  const Tensor tensor = list.toListRef()[size_t(result.item)].toTensor();
+  return is_plain(tensor) && key_of(tensor) == result.key ? tensor : Tensor();
+}
+
+// What a result is in, as a reference that does not keep its memory; null if nothing was kept.
+inline WeakStorage weak_of(const State& s, const Record& record, const Result& result) {
+  if (result.weak._unsafe_get_target() != nullptr) return result.weak;
+  if (result.kept >= 0) return s.kept[size_t(result.kept)].kept.weak();
+  const Tensor tensor = tensor_of(s, record, result);
+  return tensor.defined() ? weak_of(tensor) : WeakStorage(c10::intrusive_ptr<StorageImpl>());
+}
+
+// Of results in lists only the shape is left.
+inline void let_go_of_results(State& s, const Record& record) {
+  for (size_t i = record.results.first; i < record.results.end; ++i) {
+    Result& result = s.results[i];
+    result.weak = weak_of(s, record, result);
+    const Tensor tensor = result.kept < 0 ? tensor_of(s, record, result) : Tensor();
+    if (!tensor.defined()) continue;
+    result.kept = int(s.kept.size());
+    s.kept.push_back({-1, Kept(tensor)});
+    s.kept.back().kept.take_away(s.garbage.values);
+  }
+}
+
 inline void let_go(State& s) {
-  while (s.kept_bytes > s.keep_bytes && s.first_kept < s.used) {
+  while (s.kept_bytes > s.keep_bytes && s.first_kept < s.records.size()) {
     Record& record = s.records[s.first_kept++];
     s.kept_bytes -= record.bytes;
     record.bytes = 0;
     if (record.before.defined()) s.garbage.values.emplace_back(std::move(record.before));
     record.before = Tensor();
-    for (auto& [place, kept] : record.kept) kept.take_away(s.garbage.values);
-    record.kept.clear();
-    for (auto& value : record.arguments) {
+    let_go_of_results(s, record);
+    for (size_t i = record.kept.first; i < record.kept.end; ++i) {
+      s.kept[i].place = -1;
+      s.kept[i].kept.take_away(s.garbage.values);
+    }
+    for (size_t i = record.arguments.first; i < record.arguments.end; ++i) {
+      IValue& value = s.arguments[i];
       if (!value.isTensor() && !value.isTensorList() && !value.isOptionalTensorList()) continue;
       s.garbage.values.push_back(std::move(value));
       value = IValue();
     }
-    for (auto& result : record.results) result.kept.take_away(s.garbage.values);
   }
 }
 

@@ -36,17 +36,28 @@ struct Call {
 // Tensors of a list, by their handles.
 class Handles {
  public:
-  explicit Handles(const std::vector<const Tensor*>& list) {
-    sorted_.reserve(list.size());
-    for (const Tensor* tensor : list) sorted_.push_back(tensor->unsafeGetTensorImpl());
-    std::sort(sorted_.begin(), sorted_.end());
+  explicit Handles(const std::vector<const Tensor*>& list) : list_(list) {
+    for (const Tensor* tensor : list) {
+      const size_t bit = bit_of(*tensor);
+      seen_[bit / 64] |= uint64_t{1} << bit % 64;
+    }
   }
   bool has(const Tensor& tensor) const {
-    return std::binary_search(sorted_.begin(), sorted_.end(), tensor.unsafeGetTensorImpl());
+    const size_t bit = bit_of(tensor);
+    if ((seen_[bit / 64] >> bit % 64 & 1) == 0) return false;
+    for (const Tensor* one : list_) {
+      if (one->is_same(tensor)) return true;
+    }
+    return false;
   }
 
  private:
-  c10::SmallVector<const c10::TensorImpl*, 8> sorted_;
+  static size_t bit_of(const Tensor& tensor) {
+    return size_t(
+        (reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl()) * 0x9e3779b97f4a7c15ull) >> 55);
+  }
+  const std::vector<const Tensor*>& list_;
+  uint64_t seen_[8] = {};
 };
 
 inline Bound bound_of(State& s, const Call& call, const Tensor& result, const From& from) {
@@ -76,7 +87,8 @@ inline void forget_operands(State& s, const Call& call) {
       s.bounds.forget(value.toTensor());
     }
   };
-  for (const auto& value : call.lists.arguments) {
+  for (const size_t i : call.facts.holders) {
+    const IValue& value = call.lists.arguments[i];
     forget(value);
     if (value.isTensorList() || value.isOptionalTensorList()) {
       for (const auto& item : value.toListRef()) forget(item);
@@ -84,37 +96,32 @@ inline void forget_operands(State& s, const Call& call) {
   }
 }
 
-// A finite number of the host that a program reads: there is nothing to report.
-inline bool is_finite_on_host(const IValue& value) {
-  return value.isTensor() && is_one_on_host(value.toTensor()) &&
-         std::isfinite(number_in(value.toTensor()));
-}
-
-// Of such a result only its place in memory is needed, where marks end.
-inline void add_proven(State& s, Record& record, const Tensor& tensor, bool is_written,
-                       const Bound& bound) {
+// Of such a result only its place in memory is needed, where marks end: if it covers it.
+inline bool add_proven(State& s, const Tensor& tensor, bool is_written, const Bound& bound) {
   StorageImpl* const key = key_of(tensor);
-  const bool covers = size_t(tensor.numel() * tensor.element_size()) >= tensor.storage().nbytes();
+  const size_t bytes = size_t(tensor.numel()) * tensor.element_size();
+  const bool covers = bytes >= storage_of(tensor).nbytes();
   (tensor.is_cpu() ? s.cpu : s.cuda) = true;
   ++s.bounds.proven;
   s.bounds.set(tensor, covers, false, bound, -1);
   if (!s.unwritten.empty()) s.unwritten.erase(key);
   if (is_written) s.written[key] = {-1, false};
-  record.results.emplace_back(tensor, key, covers, s.slots++);
+  return covers;
 }
 
 // An operation's result, numbers that arrive where they matter, or an operand that is read.
 enum class Role { result, arrival, operand };
 
 // Without a site nothing is assumed of what is read.
-inline void add_result(State& s, Record& record, const Tensor& tensor, Role role, bool is_written,
-                       Bound bound, const Site* site, bool keeps_larger = false) {
+inline Result& add_result(State& s, Record& record, const Tensor& tensor, Role role,
+                          bool is_written, Bound bound, const Site* site,
+                          bool keeps_larger = false) {
   const int64_t bytes = tensor.numel() * int64_t(tensor.element_size());
-  const bool covers = size_t(bytes) >= tensor.storage().nbytes();
+  const bool covers = size_t(bytes) >= storage_of(tensor).nbytes();
   StorageImpl* const key = key_of(tensor);
   meet_stream(s, tensor);
   const bool read = !bound.known() || s.bounds.mode == Bounds::NOWHERE;
-  int slot;
+  int slot = -1;
   if (read) {
     const float most = site == nullptr ? NO_GUESS : guess_at(s, tensor, *site);
     slot = enqueue(s, tensor, most);
@@ -122,23 +129,24 @@ inline void add_result(State& s, Record& record, const Tensor& tensor, Role role
       s.guesses.push_back({slot, most, *site});
       bound = {rounded_up(most, at::kFloat), true};
     }
-  } else {
+  } else if (bound.assumed) {
     slot = s.slots++;
-    ++(bound.assumed ? s.bounds.pending : s.bounds.proven);
-    if (bound.assumed) s.bounded.push(pending_of(s, tensor, slot, NO_GUESS));
+    ++s.bounds.pending;
+    s.bounded.push(pending_of(s, tensor, slot, NO_GUESS));
+  } else {
+    ++s.bounds.proven;
   }
   if (role == Role::result) {
     if (site != nullptr) s.bounds.set(tensor, covers, keeps_larger, bound, read ? slot : -1);
     if (!s.unwritten.empty()) s.unwritten.erase(key);
     if (is_written) s.written[key] = {covers ? slot : -1, read};
-    record.bytes += bytes;
+    if (!is_written) record.bytes += bytes;  // the program has the memory in any case
   } else if (role == Role::arrival && read) {
     s.bounds.set_again(tensor, covers, bound, slot);
   }
-  Result& kept = record.results.emplace_back(tensor, key, covers, slot);
-  if (role == Role::arrival) return;
-  kept.version = version_of(tensor);
-  kept.kept = Kept(tensor);
+  Result& result = s.results.emplace_back(Result{key, slot, tensor.scalar_type(), covers});
+  if (role != Role::arrival) result.version = version_of(tensor);
+  return result;
 }
 
 }  // namespace recorder

@@ -42,10 +42,6 @@ struct Seen {
     const IValue& value = arguments[i];
     if (value.isNone()) return 0;
     if (value.isTensor()) return of_tensor(value.toTensor());
-    if (value.isDoubleList()) {
-      const auto numbers = value.toDoubleVector();
-      return size_t(item) < numbers.size() ? within(std::abs(numbers[size_t(item)])) : UNKNOWN;
-    }
     if (!value.isList()) return within(of_number(value));
     const auto list = value.toListRef();
     if (item >= 0) {
@@ -53,6 +49,7 @@ struct Seen {
       const IValue& one = list[size_t(item)];
       return one.isTensor() ? of_tensor(one.toTensor()) : within(of_number(one));
     }
+    if (value.isDoubleList()) return UNKNOWN;
     double most = 0;
     for (const auto& one : list) {
       most = std::max(most, one.isTensor() ? of_tensor(one.toTensor()) : UNKNOWN);
@@ -72,10 +69,7 @@ struct Seen {
       return is_here(value.toTensor()) ? number_in(value.toTensor())
                                        : std::numeric_limits<double>::quiet_NaN();
     }
-    if (value.isDoubleList()) {
-      const auto numbers = value.toDoubleVector();
-      if (size_t(item) < numbers.size()) return numbers[size_t(item)];
-    } else if (value.isList()) {
+    if (value.isList()) {
       const auto list = value.toListRef();
       if (size_t(item) < list.size() && list[size_t(item)].isDouble())
         return list[size_t(item)].toDouble();

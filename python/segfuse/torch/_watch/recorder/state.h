@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <deque>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -41,85 +40,74 @@ namespace recorder {
 
 constexpr auto KEY =
     c10::DispatchKey::Fake;  // below autograd, and PyTorch registers nothing for it
-constexpr int64_t BATCH_BYTES = 64 << 20;
+constexpr int64_t BATCH_BYTES = 256 << 20;
 constexpr int64_t BOUNDED_BYTES = 256 << 20;  // of results that are read only if a guess was wrong
 constexpr size_t BATCH_TENSORS = 100;
 constexpr size_t MOST_RECORDS = 16384;
 constexpr size_t MOST_NODES = 1 << 17;
 constexpr int64_t SMALL = 1 << 16;
 
-// Facts of an operator, from operation.py.
+// Facts of an operator, from operation.py and its schema.
 struct Facts {
+  c10::OperatorHandle op;
   bool view = false, unwritten = false, reads = false, cast = false, adds = false, makes = false;
   bool owned = false;  // by PyTorch: it finishes on its stream
   Rule rule = nullptr;
   std::vector<size_t> written;
+  size_t arguments = 0, returns = 0;
+  std::vector<size_t> holders;  // the arguments that may be tensors or lists of them
 };
 
+// The tensor is kept (`kept`), or it is in a list among the arguments, or nothing is kept of it.
 struct Result {
-  Result(const Tensor& tensor, StorageImpl* key, bool covers, int slot)
-      : storage(weak_of(tensor)),
-        key(key),
-        dtype(tensor.scalar_type()),
-        covers(covers),
-        slot(slot) {}
-
-  Kept kept;
-  WeakStorage storage;
   StorageImpl* key;
+  int slot;  // of its magnitude; negative if it is finite for certain
   at::ScalarType dtype;
   bool covers;
-  int slot;
+  int kept = -1;
+  int argument = -1, item = -1;
   int64_t version = 0;
+  WeakStorage weak{c10::intrusive_ptr<StorageImpl>()};  // of what is in a list or was let go
 };
 
 struct Operand {
-  WeakStorage storage;
   StorageImpl* key;
-  int argument, position;
   int64_t version;
+  int argument, position;
   bool overwritten;
 };
 
+struct KeptAt {
+  int place;  // among the arguments; -1 for results
+  Kept kept;
+};
+
 enum class Kind { operation, read, cast, arrival };
+
+struct Range {
+  size_t first = 0, end = 0;
+};
 
 struct Record {
   int64_t number = 0;
   int64_t step = 0;
   Kind kind = Kind::operation;
-  std::optional<c10::OperatorHandle> op;
+  const Facts* facts = nullptr;
   const char* phase = "";
   int place = -1, module = -1, node = -1;
   int64_t sequence = -1;
-  std::vector<IValue> arguments;           // None in place of
-  std::vector<std::pair<int, Kept>> kept;  // the tensors among them, by their places
-  std::vector<Operand> operands;
-  std::vector<Result> results;
+  Range arguments, kept, operands, results;  // of the lists of State
   Tensor before;
   int unwritten = -1;
   int64_t bytes = 0;
   int arrival = -1;
   int guard = -1;
-
-  void forget() {
-    number = step = bytes = 0;
-    kind = Kind::operation;
-    op.reset();
-    place = module = node = unwritten = arrival = guard = -1;
-    sequence = -1;
-    arguments.clear();
-    kept.clear();
-    operands.clear();
-    results.clear();
-    before = Tensor();
-  }
 };
 
 struct Origin {
   int64_t sequence = -1;
   uint64_t thread = 0;
-  bool known = false;
-  std::optional<c10::OperatorHandle> op;
+  const Facts* facts = nullptr;  // null: it is not known
   int place = -1, module = -1;
 };
 
@@ -229,12 +217,18 @@ struct ModuleKey {
 // All that is guarded by `mutex`; the GIL is never asked for while it is held.
 struct State {
   std::mutex mutex;
-  Garbage garbage;
+  Garbage garbage, spare;
   std::atomic<bool> on{false};
   std::atomic<uint64_t> starts{0};
   std::unordered_map<const void*, Facts> facts;
-  std::deque<Record> records;
-  size_t used = 0, next = 0, first_kept = 0;  // of the records
+  std::vector<Record> records;
+  std::vector<IValue> arguments;  // of all records; None in place of the tensors that are kept
+  std::vector<KeptAt> kept;
+  std::vector<Operand> operands;
+  std::vector<Result> results;
+  size_t next = 0, first_kept = 0;  // of the records
+  std::atomic<bool> is_full{false};
+  bool all_finite = false;  // all magnitudes that have arrived
   int64_t kept_bytes = 0, keep_bytes = 0;
   int64_t number = 0, operations = 0, step = 1;
   const char* phase = "forward";
@@ -263,6 +257,8 @@ struct State {
   std::unordered_map<std::string, int> python_nodes;
   std::vector<std::string> node_names;
 
+  bool knows_frames = false;
+
   // Guarded by the GIL.
   ska::flat_hash_map<PyCodeObject*, int> kinds;
   ska::flat_hash_map<PlaceKey, int, HashOfPlace> place_numbers;
@@ -281,10 +277,13 @@ inline State& state() {
 struct Lock {
   explicit Lock(State& s) : state(s), guard(s.mutex) {}
   ~Lock() {
-    const Garbage& garbage = state.garbage;
-    if (garbage.values.empty() && garbage.pending.empty()) return;
-    const Garbage taken = std::exchange(state.garbage, {});
+    if (state.garbage.values.empty() && state.garbage.pending.empty()) return;
+    Garbage taken = std::exchange(state.garbage, std::exchange(state.spare, {}));
     guard.unlock();
+    taken.values.clear();
+    taken.pending.clear();
+    guard.lock();
+    state.spare = std::move(taken);  // the room of its lists
   }
   State& state;
   std::unique_lock<std::mutex> guard;

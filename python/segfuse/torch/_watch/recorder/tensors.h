@@ -16,27 +16,40 @@ using c10::IValue;
 using c10::StorageImpl;
 using WeakStorage = c10::weak_intrusive_ptr<StorageImpl>;
 
-// Nested tensors have no strides; what is in them is seen when they are unpacked.
+// With strides and memory. Nested tensors have no strides; what is in them is seen when they are
+// unpacked.
 inline bool is_plain(const Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided &&
-         !tensor.key_set().has(c10::DispatchKey::Python) && tensor.has_storage() &&
-         !tensor.is_nested();
+  constexpr auto others =
+      c10::sparse_ks | c10::sparse_csr_ks | c10::mkldnn_ks |
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::NestedTensor});
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  return bool(impl->unsafe_storage()) && !impl->key_set().has_any(others);
 }
 
-inline bool has_numbers(const Tensor& tensor) {
-  return is_plain(tensor) &&
-         (at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type())) &&
-         !tensor.is_meta() && tensor.numel() > 0;
+// Of a tensor that is plain.
+inline bool holds_numbers(const Tensor& tensor) {
+  const auto type = tensor.scalar_type();
+  return (at::isFloatingType(type) || at::isComplexType(type)) && !tensor.is_meta() &&
+         tensor.numel() > 0;
 }
+
+inline bool has_numbers(const Tensor& tensor) { return is_plain(tensor) && holds_numbers(tensor); }
 
 inline int64_t version_of(const Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor._version();
 }
 
-inline StorageImpl* key_of(const Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+// Of tensors that are plain.
+inline const c10::Storage& storage_of(const Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage();
+}
+
+inline StorageImpl* key_of(const Tensor& tensor) {
+  return storage_of(tensor).unsafeGetStorageImpl();
+}
 
 inline WeakStorage weak_of(const Tensor& tensor) {
-  return WeakStorage(tensor.storage().getWeakStorageImpl());
+  return WeakStorage(storage_of(tensor).getWeakStorageImpl());
 }
 
 inline Tensor detached(const Tensor& tensor) {
@@ -71,7 +84,7 @@ class Kept {
       std::copy_n(impl.sizes().begin(), dims_, sizes_);
       return;
     }
-    storage_ = impl.storage();
+    storage_ = impl.unsafe_storage();
     version_ = impl.version_counter();
     keys_ = impl.key_set();
     dtype_ = impl.dtype();
@@ -83,6 +96,12 @@ class Kept {
   }
 
   bool defined() const { return bool(storage_) || other_.defined(); }
+
+  // Null if it has been taken away.
+  WeakStorage weak() const {
+    if (storage_) return WeakStorage(storage_.getWeakStorageImpl());
+    return other_.defined() ? weak_of(other_) : WeakStorage(c10::intrusive_ptr<StorageImpl>());
+  }
 
   std::vector<int64_t> shape() const { return std::vector(sizes_, sizes_ + dims_); }
 
