@@ -185,3 +185,10 @@ def test_derivatives_at_the_ends_of_a_domain_are_infinite(dtype):
     assert at(sf.arcsin, 1, -1, 0) == [np.inf, np.inf, 1]
     assert at(sf.arccos, 1, -1, 0) == [-np.inf, -np.inf, -1]
     assert at(sf.arccosh, 1) == at(sf.arctanh, 1) == at(sf.sqrt, 0) == at(sf.log, 0) == [np.inf]
+
+
+def test_hypot_of_equal_sides():
+    """Neither side is the greater one: each still has its own slope, 1 / sqrt(2)."""
+    a, b = np.array([3.0, -3.0, 3.0, -3.0, 1.0]), np.array([3.0, 3.0, -3.0, -3.0, 2.0])
+    found = segfuse.grad(lambda a, b: sf.hypot(a, b).sum(), argnums=(0, 1))(a, b)
+    np.testing.assert_allclose(found, [a / np.hypot(a, b), b / np.hypot(a, b)], rtol=1e-15)
