@@ -34,6 +34,15 @@ def test_the_list_of_operations_is_current():
     assert found == operations_list.text(), "run tests/python/operations_list.py --write"
 
 
+def test_other_names_hide_no_function():
+    import segfuse.ops as sf
+
+    others = [name for names in sf._ALIASES.values() for name in names]
+    own = [name for module in sf._MODULES for name in module.__all__]
+    assert not set(others) & set(own), "take them from _ALIASES"
+    assert len(set(others)) == len(others)
+
+
 def test_names_of_jax(jax):
     import segfuse.ops as sf
 
