@@ -153,6 +153,7 @@ def test_slopes_where_two_formulas_meet():
     np.testing.assert_allclose(
         slopes(sf.cbrt, x), [third / 4, third, np.inf, np.inf, third, 0, 0, np.nan], rtol=1e-12
     )
+    np.testing.assert_array_equal(slopes(sf.rsqrt, [-0.0, 0.0, 4]), [-np.inf, -np.inf, -1 / 16])
     np.testing.assert_array_equal(slopes(lambda x: sf.modf(x)[0], [-2.5, -2, -0.0, 0.0, 3]), 1)
     found = np.asarray(segfuse.compile(lambda x: sf.modf(x)[0])(np.array(x)))
     np.testing.assert_array_equal(found, np.modf(x)[0])
