@@ -277,6 +277,15 @@ class RobustTest(tool.ToolTest):
         result = tool.run("decode", self.model, pipe, "--out", self.directory / "pipe", "--quiet", check=3)
         self.assertIn("no process writes to it", self.sentence(result))
 
+    def test_a_pipe_that_its_writer_closed_is_empty(self):
+        """They waited for it for ever."""
+        for arguments in (["decode", self.model, "-", "--out", self.directory / "closed"], ["compile", "/dev/stdin"],
+                          ["eval", self.model, "--data", "/dev/stdin"], ["align", self.model, "-"]):
+            with self.subTest(arguments=arguments):
+                result = tool.run(*arguments, "--quiet", input="", timeout=60)
+                self.assertIn(result.returncode, (2, 3))
+                self.sentence(result)
+
     def test_paths_that_the_system_refuses_are_data(self):
         loop = self.directory / "loop"
         loop.symlink_to(loop)
