@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 #include "base/code/float_mode.h"
 #include "engine/program_state.h"
@@ -47,6 +51,28 @@ TEST(Program, ReadsDescribesAndRuns) {
   expect_values(program.run_reference(inputs)[0], {2, 2 * std::exp(1.0)}, 1e-14);
   EXPECT_THROW(program.run(std::vector{row({1000}, DType::kF32)}, {.check_numerics = true}),
                DataError);
+}
+
+TEST(Program, RunsFromSeveralThreadsWaitForEachOther) {
+  const Program program = Program::from_text(sample());
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, i] {
+      for (int n = 1; n < 50; ++n) {
+        const std::vector<Tensor> inputs{Tensor::full(DType::kF32, {n + 60 * i}, i)};
+        const Tensor made = program.run(inputs, {.threads = 1 + n % 2})[0];
+        if (made.size() != n + 60 * i || std::abs(made.at(n - 1) - 2 * std::exp(i)) > 1e-4) ++wrong;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Program, NumbersOfThreadsAreBounded) {
+  const std::vector<Tensor> inputs{row({0}, DType::kF32)};
+  for (const int threads : {-1, 4097, 1 << 30})
+    EXPECT_THROW((void)Program::from_text(sample()).run(inputs, {.threads = threads}), UsageError);
 }
 
 /// XLA's threads flush denormals, and so do those of PyTorch after set_flush_denormal(True).
