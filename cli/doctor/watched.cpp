@@ -118,6 +118,13 @@ std::vector<Json> read_reports(const fs::path& folder) {
   return reports;
 }
 
+/// Whether a process was watched, but ran no operation.
+bool any_idle(const fs::path& folder) {
+  return std::ranges::any_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    return entry.path().extension() == ".idle";
+  });
+}
+
 std::map<std::string, std::string> varied(const std::string& vary) {
   if (vary == "threads") return {{"OMP_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}};
   if (vary == "launch") return {{"CUDA_LAUNCH_BLOCKING", "1"}};
@@ -159,6 +166,7 @@ std::string run_watched(const WatchedRun& run, Common& common) {
   const bool found =
       std::ranges::any_of(reports, [](const Json& report) { return report.value("found", false); });
   const std::string command = fmt::format("{}", fmt::join(run.command, " "));
+  const bool idle = reports.empty() && any_idle(folder.path());
   if (common.json) {
     Json processes = Json::array();
     for (const Json& report : reports) processes.push_back(report.value("report", Json::object()));
@@ -169,10 +177,11 @@ std::string run_watched(const WatchedRun& run, Common& common) {
       put("{}{}: {}", command, process.empty() ? "" : " (" + process + ")",
           report.value("text", ""));
     }
+    if (idle) put("{}: no operation of PyTorch ran, so nothing was checked\n", command);
     if (status != 0) put("note: the program ended with exit code {}\n", status);
   }
   common.status = found ? 1 : status;
-  if (!reports.empty() || status != 0) return first_picture(reports);
+  if (!reports.empty() || idle || status != 0) return first_picture(reports);
   throw DeviceError(
       fmt::format("doctor {}: no process of '{}' ran an operation of PyTorch that could be "
                   "watched; run Python with PyTorch 2.6 or later, and without -I, -E and -S",

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/code/float_mode.h"
 #include "base/console/log.h"
 #include "base/mutex.h"
 
@@ -31,6 +32,7 @@ struct Job {
   std::exception_ptr failure SEGFUSE_GUARDED_BY(mutex);
 
   void work() {
+    const FloatMode mode(Denormals::kKept);
     const bool outer = std::exchange(inside_task, true);
     for (std::int64_t task = next.fetch_add(1); task < tasks; task = next.fetch_add(1)) {
       try {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/code/float_mode.h"
 #include "engine/backend.h"
 #include "engine/compiled/kernels.h"
 #include "engine/device/accelerator.h"
@@ -78,7 +79,10 @@ struct Executable::State {
 };
 
 Executable::Executable(ir::Fusion fusion, ThreadPool& pool, ExecutableOptions options)
-    : state_(std::make_unique<State>(std::move(fusion), pool, std::move(options))) {}
+    : state_([&] {
+        const FloatMode mode(Denormals::kKept);  // constants are folded
+        return std::make_unique<State>(std::move(fusion), pool, std::move(options));
+      }()) {}
 Executable::~Executable() = default;
 Executable::Executable(Executable&&) noexcept = default;
 Executable& Executable::operator=(Executable&&) noexcept = default;
@@ -113,6 +117,7 @@ std::string Executable::look(std::span<const Tensor> inputs) {
   return state_->backend->look(inputs);
 }
 std::vector<Tensor> Executable::run(std::span<const Tensor> inputs, Milestones* milestones) {
+  const FloatMode mode(Denormals::kKept);
   return state_->run(inputs, milestones);
 }
 std::vector<std::size_t> Executable::order_of_writes() const {

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "base/mutex.h"
 #include "base/os/file.h"
 #include "base/text.h"
 #include "compiler/compile.h"
@@ -151,14 +152,16 @@ Program::State::Prepared& Program::State::prepared(const RunOptions& options) {
 std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOptions& how) const {
   const Options& defaults = how.context.options();
   RunOptions wanted = how;
-  if (wanted.threads < 0)
-    throw UsageError(fmt::format("a run on {} threads; expected at least 1, or 0 for the context's",
-                                 wanted.threads));
+  constexpr int kMaxThreads = 4096;  // as the option `threads` has it
+  if (wanted.threads < 0 || wanted.threads > kMaxThreads)
+    throw UsageError(fmt::format("a run on {} threads; expected 1 to {}, or 0 for the context's",
+                                 wanted.threads, kMaxThreads));
   if (wanted.threads == 0) wanted.threads = static_cast<int>(defaults.get(options::kThreads));
   if (wanted.backend.empty()) wanted.backend = defaults.get(options::kBackend);
   if (wanted.device.empty()) wanted.device = defaults.get(options::kDevice);
   wanted.check_numerics = wanted.check_numerics || defaults.get(options::kCheckNumerics) == "op";
   State& state = *state_;
+  const MutexLock running(state.running);
   if (state.pool_threads != wanted.threads) {
     state.pool.resize(wanted.threads);
     state.pool_threads = wanted.threads;
@@ -177,6 +180,7 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
 }
 
 void Program::check() const {
+  const MutexLock running(state_->running);
   for (State::Prepared& prepared : state_->all) prepared.executable.check();
 }
 

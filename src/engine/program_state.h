@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 
+#include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "engine/executable.h"
 #include "ir/fusion.h"
@@ -24,6 +25,7 @@ struct Program::State {
   Prepared& prepared(const RunOptions& options);
 
   ir::Fusion fusion;
+  Mutex running;  ///< runs from several threads wait for each other
   ThreadPool pool{1};
   int pool_threads = 1;  ///< as requested
   std::deque<Prepared> all;

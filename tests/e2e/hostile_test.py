@@ -293,12 +293,12 @@ class HostileTest(tool.ToolTest):
         (folder / "zero.phn").symlink_to("/dev/zero")
         os.mkfifo(folder / "pipe.wav")
         os.mkfifo(folder / "pipe.csv")
+        # Links in a circle lead nowhere: as gone.csv.
+        for one, other in (("self.wav", "self.wav"), ("a", "b"), ("b", "a"), ("good.TextGrid", "good.TextGrid")):
+            (folder / one).symlink_to(other)
         result, said = self.init(folder)
         self.assertEqual(result.returncode, 0, said)
         self.assertIn("3 with labels", result.stdout.decode())
-        (folder / "self.wav").symlink_to("self.wav")
-        result, said = self.init(folder)
-        self.refused(said, result, f"{folder}/self.wav", "Too many levels of symbolic links")
         loop = (folder / "self.wav").rename(self.directory / "self.wav")
         for path in (folder / "zero.phn", folder / "d.wav", loop, folder):
             for arguments in (["decode", path, self.wav, "--out", self.directory / "o"], ["doctor", "memory", path], ["compile", path],

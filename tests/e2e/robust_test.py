@@ -77,6 +77,17 @@ class RobustTest(tool.ToolTest):
                                    self.directory / "some-bad-json", check=3).stdout)
         self.assertEqual(["error" in row for row in rows], [False, True, False, True, True, False])
 
+    @unittest.skipIf(SANITIZED, "its frames are larger")
+    def test_a_small_stack_is_enough(self):
+        """64 KiB (ulimit -s 64), of which arguments and the environment take a part."""
+        out = self.directory / "small-stack"
+        for arguments in (("train", self.data, "--out", out, "--set", "training.epochs=1"),
+                          ("eval", out, "--json"),
+                          ("decode", out, self.recordings("small-stack-in"), "--out", f"{out}-labels")):
+            result = subprocess.run([tool.SEGFUSE, *map(str, arguments)], capture_output=True, text=True, env={},
+                                    preexec_fn=limited(resource.RLIMIT_STACK, 64 << 10))
+            self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_a_scheduler_s_signals_save(self):
         for number in (signal.SIGTERM, signal.SIGHUP):
             out = self.directory / f"signal-{number}"
@@ -265,6 +276,15 @@ class RobustTest(tool.ToolTest):
         os.mkfifo(pipe)
         result = tool.run("decode", self.model, pipe, "--out", self.directory / "pipe", "--quiet", check=3)
         self.assertIn("no process writes to it", self.sentence(result))
+
+    def test_a_pipe_that_its_writer_closed_is_empty(self):
+        """They waited for it for ever."""
+        for arguments in (["decode", self.model, "-", "--out", self.directory / "closed"], ["compile", "/dev/stdin"],
+                          ["eval", self.model, "--data", "/dev/stdin"], ["align", self.model, "-"]):
+            with self.subTest(arguments=arguments):
+                result = tool.run(*arguments, "--quiet", input="", timeout=60)
+                self.assertIn(result.returncode, (2, 3))
+                self.sentence(result)
 
     def test_paths_that_the_system_refuses_are_data(self):
         loop = self.directory / "loop"

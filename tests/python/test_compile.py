@@ -703,3 +703,14 @@ def test_arrays_of_numpy_alone_are_constants_of_the_program():
         np.testing.assert_allclose(a, b, rtol=1e-6)
     with pytest.raises(segfuse.UsageError, match="expected a value of a program"):
         sf.clip(np.arange(3), 0, 1)  # nothing is traced any more
+
+
+@pytest.mark.parametrize("axes", [8, 12])
+def test_many_axes(axes):
+    """As many axes of the size that is assumed for symbols have more elements than 64 bits count."""
+    x = np.random.default_rng(0).normal(size=(2,) * axes)
+    f = segfuse.compile(lambda x: (sf.exp(x) * 2).sum(axis=(1, 3)) + x.T.sum(axis=(0, 2)))
+    want = (np.exp(x) * 2).sum(axis=(1, 3)) + x.T.sum(axis=(0, 2))
+    np.testing.assert_allclose(f(x), want, rtol=1e-12)
+    empty = np.zeros((0, *x.shape))
+    assert segfuse.compile(lambda x: sf.exp(x) + 1)(empty).shape == empty.shape

@@ -52,6 +52,27 @@ def finding_of(program):
     return found
 
 
+@pytest.mark.parametrize("tool", ["determinism", "numerics"])
+@pytest.mark.parametrize("program", ["import torch", "import torch; torch.empty(3).view(3, 1)"])
+def test_a_program_without_operations(tool, program):
+    """It was watched, so this is no error; a program without PyTorch was not."""
+    command = [Path(segfuse.__file__).parent / "bin" / "segfuse", "doctor", tool, "--"]
+
+    def run(text):
+        return subprocess.run(
+            [*command, sys.executable, "-c", text], capture_output=True, text=True, check=False
+        )
+
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("no operation of PyTorch ran, so nothing was checked\n")
+    ended = run(program + "; raise SystemExit(5)")
+    assert ended.returncode == 5
+    other = run("print(1)")
+    assert other.returncode == 4
+    assert "could be watched" in other.stderr
+
+
 def test_a_clean_training_has_the_same_bits(tmp_path):
     run = doctor(tmp_path, TRAINING.format(seed=SEED, step=""))
     assert run.returncode == 0, run.stdout + run.stderr

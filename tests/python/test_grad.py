@@ -153,6 +153,7 @@ def test_slopes_where_two_formulas_meet():
     np.testing.assert_allclose(
         slopes(sf.cbrt, x), [third / 4, third, np.inf, np.inf, third, 0, 0, np.nan], rtol=1e-12
     )
+    np.testing.assert_array_equal(slopes(sf.rsqrt, [-0.0, 0.0, 4]), [-np.inf, -np.inf, -1 / 16])
     np.testing.assert_array_equal(slopes(lambda x: sf.modf(x)[0], [-2.5, -2, -0.0, 0.0, 3]), 1)
     found = np.asarray(segfuse.compile(lambda x: sf.modf(x)[0])(np.array(x)))
     np.testing.assert_array_equal(found, np.modf(x)[0])
@@ -185,3 +186,10 @@ def test_derivatives_at_the_ends_of_a_domain_are_infinite(dtype):
     assert at(sf.arcsin, 1, -1, 0) == [np.inf, np.inf, 1]
     assert at(sf.arccos, 1, -1, 0) == [-np.inf, -np.inf, -1]
     assert at(sf.arccosh, 1) == at(sf.arctanh, 1) == at(sf.sqrt, 0) == at(sf.log, 0) == [np.inf]
+
+
+def test_hypot_of_equal_sides():
+    """Neither side is the greater one: each still has its own slope, 1 / sqrt(2)."""
+    a, b = np.array([3.0, -3.0, 3.0, -3.0, 1.0]), np.array([3.0, 3.0, -3.0, -3.0, 2.0])
+    found = segfuse.grad(lambda a, b: sf.hypot(a, b).sum(), argnums=(0, 1))(a, b)
+    np.testing.assert_allclose(found, [a / np.hypot(a, b), b / np.hypot(a, b)], rtol=1e-15)

@@ -169,6 +169,15 @@ def test_mistakes_are_one_sentence():
         jax.jit(lambda a: segfuse.compile(lambda b, c: b + c)(a, torch.ones(3)))(x)
 
 
+def test_denormals_are_kept():
+    """XLA's threads flush them, but the results are those outside of jit."""
+    f = segfuse.compile(lambda x: (sf.sqrt(x), x * 0.75))
+    for x in (np.array([1e-39, 1.5e-38], "f4"), np.array([6e-5, 1e-6], "f2")):
+        for found, wanted in zip(jax.jit(f)(x), f(x), strict=True):
+            assert np.all(wanted > 0)
+            assert np.asarray(found).tobytes() == wanted.tobytes()
+
+
 def test_code_of_another_process_is_refused():
     """Numbers of programs are drawn, so kept code of XLA finds none of another process."""
     text = textwrap.dedent("""

@@ -34,6 +34,15 @@ def test_the_list_of_operations_is_current():
     assert found == operations_list.text(), "run tests/python/operations_list.py --write"
 
 
+def test_other_names_hide_no_function():
+    import segfuse.ops as sf
+
+    others = [name for names in sf._ALIASES.values() for name in names]
+    own = [name for module in sf._MODULES for name in module.__all__]
+    assert not set(others) & set(own), "take them from _ALIASES"
+    assert len(set(others)) == len(others)
+
+
 def test_names_of_jax(jax):
     import segfuse.ops as sf
 
@@ -83,3 +92,29 @@ def test_odd_arguments_are_refused_in_one_sentence():
     point = np.array(1.0)
     assert segfuse.compile(lambda v: v.at[()].set(5.0))(point) == 5.0
     assert segfuse.compile(lambda v: v.at[...].add(5.0))(point) == 6.0
+
+
+def test_the_quantile_of_no_elements_is_nan():
+    import warnings
+
+    import numpy as np
+
+    import segfuse
+    import segfuse.ops as sf
+
+    functions = {
+        (sf.median, np.nanmedian),  # NumPy's other one refuses no elements of some shapes
+        (sf.nanmedian, np.nanmedian),
+        (lambda x, axis: sf.quantile(x, 0.3, axis), lambda x, axis: np.nanquantile(x, 0.3, axis)),
+        (lambda x, axis: sf.nanpercentile(x, 3, axis), lambda x, axis: np.nanpercentile(x, 3, axis)),
+    }  # fmt: skip
+    for ours, numpys in functions:
+        for shape in ((0,), (3, 0), (0, 3), (0, 0), (2, 0, 3), (7, 0, 0)):
+            for axis in range(len(shape)):
+                x = np.zeros(shape)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    wanted = np.asarray(numpys(x, axis=axis))
+                found = segfuse.compile(lambda x, f=ours, axis=axis: f(x, axis=axis))(x)
+                assert found.shape == wanted.shape
+                np.testing.assert_array_equal(found, wanted)

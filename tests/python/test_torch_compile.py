@@ -531,6 +531,15 @@ def test_an_index_out_of_range_is_an_error():
 # --- what explain says ---
 
 
+def test_what_a_decomposition_refuses_runs_in_pytorch():
+    x = torch.arange(6).reshape(2, 3)
+
+    def f(x):
+        return torch.addcmul(x + 1, x, x, value=0.5) * 2
+
+    close(compiled(f)(x), f(x))
+
+
 def test_explain():
     model, args = models.make("conv")
     before = copy.deepcopy(model.state_dict())

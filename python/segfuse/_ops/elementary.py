@@ -160,7 +160,7 @@ def cbrt(x: Any) -> Any:
 def hypot(a: Any, b: Any) -> Any:
     """sqrt(a * a + b * b) without overflow; infinite if one of them is."""
     x, y = e.abs(a), e.abs(b)
-    most, least = e.maximum(x, y), e.minimum(x, y)
+    most, least = e.maximum(x, y), e.minimum(y, x)  # of equal ones x and y: each has its slope
     infinite = e.isinf(x) | e.isinf(y)
     plain = ~infinite & (most > 0)
     safe = e.where(plain, most, 1.0)

@@ -231,7 +231,10 @@ def _as_rows(operation: str, x: Any, axis: Axis) -> tuple[Value, list[int]]:
     for a in gone:
         size = size * x.shape[a]
     x = shapes.transpose(x, [*kept, *gone])
-    return shapes.reshape(x, [*x.shape[: len(kept)], size]), gone
+    lead = x.shape[: len(kept)]
+    if x._fusion._known("==", size, 0, assumed=False):  # the quantile of no elements is NaN
+        return creation.full([*lead, 1], math.nan, x.dtype, like=x), gone
+    return shapes.reshape(x, [*lead, size]), gone
 
 
 def _quantile(

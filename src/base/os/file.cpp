@@ -55,14 +55,21 @@ Descriptor open_for_reading(const fs::path& path, std::size_t& size, Pipes pipes
   return file;
 }
 
+enum class Writer {
+  kWrites,
+  kGone,  ///< it has closed the pipe
+  kNone   ///< nobody opens it
+};
+
 /// Waits until a pipe has something to read or its writer has closed it. Nothing was read so far
 /// and nobody writes: somebody may be about to open it, but not for long.
-bool wait_for_writer(int descriptor) {
+Writer wait_for_writer(int descriptor) {
   constexpr int kMilliseconds = 5000;
   pollfd question{descriptor, POLLIN, 0};
   int answer = ::poll(&question, 1, kMilliseconds);
   while (answer < 0 && errno == EINTR) answer = ::poll(&question, 1, kMilliseconds);
-  return answer > 0;
+  if (answer <= 0) return Writer::kNone;
+  return (question.revents & POLLIN) != 0 ? Writer::kWrites : Writer::kGone;
 }
 
 /// What to do after a read that gave no bytes, of a pipe that does not block.
@@ -76,10 +83,11 @@ bool try_again(const fs::path& path, int descriptor, ssize_t count, bool empty) 
   struct stat status{};
   const bool pipe = ::fstat(descriptor, &status) == 0 && S_ISFIFO(status.st_mode);
   if (!empty || !pipe) return false;
-  if (!wait_for_writer(descriptor))
+  const Writer writer = wait_for_writer(descriptor);
+  if (writer == Writer::kNone)
     throw DataError(
         fmt::format("cannot read '{}': it is a pipe, and no process writes to it", path.string()));
-  return true;
+  return writer == Writer::kWrites;
 }
 
 /// Where to write: a link is followed that this user, or root, made; that of anybody else could
@@ -238,21 +246,24 @@ void make_directories(const std::filesystem::path& path) {
   if (error) throw FileError(path, "make the directory", error.value());
 }
 
-bool path_exists(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) return false;
-  if (error) throw FileError(path, "look at", error.value());
-  return true;
-}
+namespace {
 
-bool path_is_directory(const fs::path& path) {
+/// Links in a circle lead nowhere, like those to files that do not exist: `not_found`.
+fs::file_status status_of(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
+  if (error == std::errc::too_many_symbolic_link_levels)
+    return fs::file_status(fs::file_type::not_found);
   if (error && status.type() != fs::file_type::not_found)
     throw FileError(path, "look at", error.value());
-  return fs::is_directory(status);
+  return status;
 }
+
+}  // namespace
+
+bool path_exists(const fs::path& path) { return fs::exists(status_of(path)); }
+
+bool path_is_directory(const fs::path& path) { return fs::is_directory(status_of(path)); }
 
 std::vector<fs::path> list_directory(const fs::path& path) {
   std::error_code error;

@@ -38,8 +38,8 @@ void check_room(std::uint64_t bytes, const std::filesystem::path& path);
 /// FileError; DataError for a pipe that nobody writes to.
 std::string read_file(const std::filesystem::path& path);
 
-/// Whether there is something of that name; FileError where the system does not say (a folder that
-/// may not be entered, links in a circle).
+/// Whether there is something of that name. A link that leads nowhere, or in a circle, is nothing.
+/// FileError where the system does not say (a folder that may not be entered).
 bool path_exists(const std::filesystem::path& path);
 /// Makes a directory and those above it, where they are missing. Throws FileError.
 void make_directories(const std::filesystem::path& path);

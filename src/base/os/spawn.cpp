@@ -17,6 +17,7 @@
 #include <cstring>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "base/os/spawn_plumbing.h"
 
@@ -287,7 +288,7 @@ class Child {
   }
 
   void drain() {
-    std::array<char, 65536> buffer;
+    std::vector<char> buffer(65536);  // a stack may be small
     for (std::size_t i = 0; i < streams_.size(); ++i)
       for (int block = 0; streams_[i] && block < kBlocksAtOnce; ++block) {
         const ssize_t count = read(streams_[i].get(), buffer.data(), buffer.size());

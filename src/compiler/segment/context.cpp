@@ -1,6 +1,7 @@
 #include "compiler/segment/context.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/check.h"
@@ -10,7 +11,9 @@ namespace segfuse::compiler {
 
 namespace {
 constexpr int kDeepestFree = 128;  // expressions one after the other
-}
+/// Of a value; sums of many stay in 64 bits.
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 50;
+}  // namespace
 
 using ir::Expr;
 using ir::ExprId;
@@ -139,25 +142,37 @@ void SegmentContext::find_order() {
 
 std::int64_t SegmentContext::value_of(const ir::Extent& extent) const {
   const ir::IrStorage& ir = fusion_.storage();
-  auto number = [&](auto& self, const ir::Extent& size) -> std::int64_t {
-    return fusion_.canonical(size).evaluate([&](ir::SymbolId id) {
-      const ir::Symbol& symbol = ir.symbols[id.index];
-      if (symbol.derived)
-        return std::max<std::int64_t>(
-            0, self(self, symbol.derived->numerator) / symbol.derived->divisor);
-      const auto found = hints_.symbols.find(symbol.name);
-      return found == hints_.symbols.end() ? hints_.other : found->second;
-    });
+  // Saturates: with the numbers that are assumed for symbols, ten axes have more elements than
+  // 64 bits can count.
+  auto within = [](double size) {
+    return std::clamp(size, -double(kMaxElements), double(kMaxElements));
   };
-  return std::max<std::int64_t>(0, number(number, extent));
+  auto number = [&](auto& self, const ir::Extent& size) -> double {
+    const ir::Extent known = fusion_.canonical(size);
+    double sum = 0;
+    for (const ir::Extent::Term& term : known.terms()) {
+      double product = within(static_cast<double>(term.coefficient));
+      for (const ir::SymbolId id : term.factors) {
+        const ir::Symbol& symbol = ir.symbols[id.index];
+        const auto found = hints_.symbols.find(symbol.name);
+        const std::int64_t hint = found == hints_.symbols.end() ? hints_.other : found->second;
+        product = within(product * (symbol.derived
+                                        ? std::floor(self(self, symbol.derived->numerator) /
+                                                     static_cast<double>(symbol.derived->divisor))
+                                        : static_cast<double>(hint)));
+      }
+      sum += product;
+    }
+    return std::max(0.0, within(sum));
+  };
+  return static_cast<std::int64_t>(number(number, extent));
 }
 
 std::int64_t SegmentContext::elements(ValId id) const {
-  constexpr std::int64_t kMax = std::int64_t{1} << 50;  // sums of many stay in 64 bits
   std::int64_t count = 1;
   for (const ir::Extent& extent : fusion_.val(id).shape) {
-    const std::int64_t size = std::min(value_of(extent), kMax);
-    count = size > 0 && count > kMax / size ? kMax : count * size;
+    const std::int64_t size = value_of(extent);
+    count = size > 0 && count > kMaxElements / size ? kMaxElements : count * size;
   }
   return count;
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "engine/exec/growing_memory.h"
 #include "engine/exec/move.h"
 
 namespace segfuse::engine {
@@ -163,9 +164,9 @@ void PointwiseProgram::run(Run& context) const {
 
 void PointwiseProgram::run_range(Run& context, const std::vector<std::int64_t>& seeds,
                                  std::int64_t begin, std::int64_t end) const {
-  alignas(64) std::byte scratch[kScratchBytes];
+  thread_local GrowingMemory scratch;  // a stack may be small
   Cursor cursor;
-  cursor.scratch = scratch;
+  cursor.scratch = scratch.at_least(kScratchBytes);
   cursor.seeds = seeds.data();
   cursor.loads.resize(loads_.size());
   cursor.stores.resize(stores_.size());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/exec/growing_memory.h"
 #include "engine/kernels/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -238,7 +239,8 @@ HWY_INLINE void multiply_narrow(const ProductBlock<T>& p, std::int64_t lanes) {
 
 template <class T>
 HWY_NOINLINE void multiply_packed(ProductBlock<T> p, std::int64_t lanes) {
-  HWY_ALIGN T packed[kBlockInner * kWide * HWY_MAX_BYTES / sizeof(T)];
+  thread_local GrowingMemory memory;  // a stack may be small
+  T* const packed = reinterpret_cast<T*>(memory.at_least(kBlockInner * kWide * HWY_MAX_BYTES));
   const std::int64_t stride = (p.n + lanes - 1) / lanes * lanes;
   pack(p, packed, stride);
   p.b = packed;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/code/float_mode.h"
 #include "base/mutex.h"
 
 namespace segfuse::runtime {
@@ -54,6 +55,7 @@ void StreamThreads::join_ended() {
 }
 
 void StreamThreads::serve(Stream& stream) {
+  const FloatMode mode(Denormals::kKept);  // a thread inherits that of its maker
   MutexLock lock(mutex_);
   for (;;) {
     while (!stopping_ && (stream.held || (!stream.closing && stream.items.empty())))

@@ -122,6 +122,17 @@ TEST_F(File, MissingFilesAndDirectoriesAreNamed) {
   EXPECT_THAT(message_of([&] { read_file(dir_ / "pipe"); }), HasSubstr("no process writes to it"));
 }
 
+TEST_F(File, APipeThatItsWriterClosedIsRead) {
+  for (const std::string content : {"", "abc"}) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    ASSERT_EQ(::write(ends[1], content.data(), content.size()), std::ssize(content));
+    ::close(ends[1]);
+    EXPECT_EQ(read_file("/dev/fd/" + std::to_string(ends[0])), content);
+    ::close(ends[0]);
+  }
+}
+
 TEST_F(File, OnlyRegularFilesAreReplaced) {
   ASSERT_EQ(::mkfifo((dir_ / "pipe").c_str(), 0600), 0);
   EXPECT_THROW(write_file_atomically(dir_ / "pipe", "x"), UsageError);

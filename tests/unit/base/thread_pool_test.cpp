@@ -20,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/code/float_mode.h"
+
 namespace segfuse {
 namespace {
 
@@ -232,6 +234,22 @@ TEST(ThreadPool, TasksReallyRunAtTheSameTime) {
     while (waiting < 4) std::this_thread::yield();
   });
   EXPECT_EQ(waiting, 4);
+}
+
+TEST(ThreadPool, TasksRoundAlikeWhoeverCalls) {
+  const FloatMode mode(Denormals::kFlushed);
+  ThreadPool pool(4);
+  std::atomic<int> waiting{0};
+  std::atomic<int> kept{0};
+  pool.run(4, [&](std::int64_t) {
+    ++waiting;
+    while (waiting < 4) std::this_thread::yield();
+    volatile float tiny = 1e-39F;
+    if (tiny * 2 > 0) ++kept;
+  });
+  EXPECT_EQ(kept, 4);
+  volatile float tiny = 1e-39F;
+  EXPECT_EQ(tiny * 2, 0.0F) << "the caller's own mode was not given back";
 }
 
 // Containers bound processes and memory. (The address space stands for both here: root may have any

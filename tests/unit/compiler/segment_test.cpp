@@ -724,6 +724,17 @@ TEST(Segments, ManyInputsAreMoreThanOneKernel) {
   EXPECT_LE(cut.size(), 8U);
 }
 
+/// 256^20, the elements that are assumed of it, is more than 64 bits can count.
+TEST(Segments, ManyAxesHaveNoSizeThatOverflows) {
+  Model m;
+  Extents shape;
+  Extent all = 1;
+  for (int i = 0; i < 20; ++i) shape.push_back(m.fusion.symbol("N" + std::to_string(i)));
+  for (const Extent& size : shape) all = all * size;
+  m.output(m.b.exp(m.b.reshape(m.input("x", shape), {all})));
+  EXPECT_EQ(m.cut().size(), 1U);
+}
+
 /// What kernels compute for themselves has an end, and takes no longer for meeting again.
 TEST(Segments, LongChainsOfScalarsAreKernels) {
   Model m;

@@ -3,9 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <vector>
 
+#include "base/code/float_mode.h"
 #include "engine/program_state.h"
 #include "ir/builder.h"
 #include "ir/text.h"
@@ -46,6 +51,46 @@ TEST(Program, ReadsDescribesAndRuns) {
   expect_values(program.run_reference(inputs)[0], {2, 2 * std::exp(1.0)}, 1e-14);
   EXPECT_THROW(program.run(std::vector{row({1000}, DType::kF32)}, {.check_numerics = true}),
                DataError);
+}
+
+TEST(Program, RunsFromSeveralThreadsWaitForEachOther) {
+  const Program program = Program::from_text(sample());
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, i] {
+      for (int n = 1; n < 50; ++n) {
+        const std::vector<Tensor> inputs{Tensor::full(DType::kF32, {n + 60 * i}, i)};
+        const Tensor made = program.run(inputs, {.threads = 1 + n % 2})[0];
+        if (made.size() != n + 60 * i || std::abs(made.at(n - 1) - 2 * std::exp(i)) > 1e-4) ++wrong;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Program, NumbersOfThreadsAreBounded) {
+  const std::vector<Tensor> inputs{row({0}, DType::kF32)};
+  for (const int threads : {-1, 4097, 1 << 30})
+    EXPECT_THROW((void)Program::from_text(sample()).run(inputs, {.threads = threads}), UsageError);
+}
+
+/// XLA's threads flush denormals, and so do those of PyTorch after set_flush_denormal(True).
+TEST(Program, TheCallersFloatModeChangesNoResult) {
+  ir::Fusion fusion("roots");
+  ir::Builder b(fusion);
+  const ir::ValId x = fusion.add_input("x", DType::kF32, {ir::Extent(fusion.symbol("N"))});
+  fusion.add_output(b.mul(b.sqrt(x), b.constant(1e-20)), "y");
+  const Program program = Program::from_text(ir::print(fusion));
+  const std::vector<Tensor> inputs{row(std::vector<double>(100'000, 1e-39), DType::kF32)};
+  for (const int threads : {1, 4}) {
+    const FloatMode mode(Denormals::kFlushed);
+    const Tensor made = program.run(inputs, {.threads = threads})[0];
+    volatile float tiny = 1e-39F;
+    EXPECT_EQ(tiny * 2, 0.0F) << "the caller's mode was not given back";
+    const FloatMode usual(Denormals::kKept);
+    expect_values(made, std::vector<double>(100'000, 3.1622776e-40), 2e-45);
+  }
 }
 
 TEST(Program, EmitsItsTextAndNamesWhatElseThereIs) {

@@ -47,10 +47,23 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     extra = [getattr(aten, name) for name in _TAKEN_APART if hasattr(aten, name)]
     found |= get_decompositions(extra)
     return {
-        op: function
+        op: _where_accepted(function)
         for op, function in found.items()
         if op not in TABLE and op.name().startswith("aten::") and not _is_kept(op)
     }
+
+
+def _where_accepted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Some refuse what the operation accepts (addcmul of integers by 0.5): it stays whole then."""
+
+    @functools.wraps(function)
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except ValueError:
+            return NotImplemented
+
+    return decomposed
 
 
 def _is_kept(op: Any) -> bool:

@@ -55,6 +55,8 @@ def start() -> None:
         if os.getpid() == pid:
             reporter.stop()
             write()
+            if not reporter.seen():  # it was watched, but has nothing to tell
+                open(os.path.join(folder, f"{_key(process)}-{pid}.idle"), "wb").close()
 
     reporter.on_change(write)
     atexit.register(finish)

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/code/float_mode.h"
 #include "base/code/simd_targets.h"
-#include "semicrf/cpu/flush_denormals.h"
 
 // Vectors of two doubles gain nothing over SSE4's.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | SEGFUSE_NO_SVE)
@@ -139,14 +139,14 @@ void collect_transitions(const Sweep& sweep, RowExpectations& out) {
 
 void run_forward(const Model& model, const FactoredTables& tables, const Row& row,
                  FactoredState& state) {
-  const FlushDenormals flush;
+  const FloatMode mode(Denormals::kFlushed);
   const Sweep sweep{model, tables, row, state};
   for (std::int64_t t = 1; t <= row.length; ++t) advance(sweep, state.forward, t);
 }
 
 void run_backward(const Model& model, const FactoredTables& tables, const Row& row,
                   FactoredState& state, RowExpectations& out) {
-  const FlushDenormals flush;
+  const FloatMode mode(Denormals::kFlushed);
   const Sweep sweep{model, tables, row, state};
   AlignedDoubles& counts = state.counts;
   const std::int64_t durations = model.dims.max_duration * sweep.stride;

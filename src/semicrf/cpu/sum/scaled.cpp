@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/code/float_mode.h"
 #include "base/code/simd_targets.h"
-#include "semicrf/cpu/flush_denormals.h"
 
 // Vectors of two doubles gain nothing over SSE4's.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | SEGFUSE_NO_SVE)
@@ -84,7 +84,7 @@ void prepare_factors(ScaledRow& x) {
 }
 
 void forward_rows(ScaledRow* const* rows, std::int64_t n) {
-  const FlushDenormals flush;
+  const FloatMode mode(Denormals::kFlushed);
   Strand first = strand_of(*rows[0], rows[0]->state->forward);
   Strand second = strand_of(*rows[n - 1], rows[n - 1]->state->forward);
   Strand* strands[] = {&first, &second};
@@ -112,7 +112,7 @@ void forward_rows(ScaledRow* const* rows, std::int64_t n) {
 }
 
 void backward_rows(ScaledRow* const* rows, std::int64_t n) {
-  const FlushDenormals flush;
+  const FloatMode mode(Denormals::kFlushed);
   Strand first = strand_of(*rows[0], rows[0]->state->backward);
   Strand second = strand_of(*rows[n - 1], rows[n - 1]->state->backward);
   Strand* strands[] = {&first, &second};
