@@ -76,9 +76,10 @@ def _function() -> Any:
             by_result = [c for c, is_float in zip(cotangents, ctx.floats, strict=True) if is_float]
             chosen = [i for i, need in enumerate(ctx.needs_input_grad[1:]) if need]
             wanted = tuple(ctx.call.places[i] for i in chosen)
-            arguments = ctx.call.arguments(ctx.saved_tensors)
+            saved = ctx.saved_tensors  # checkpointing wants them asked for once
+            arguments = ctx.call.arguments(saved)
             found = ctx.call.compiled._backward(arguments, tuple(by_result), wanted)
-            gradients: list[Any] = [None] * (len(ctx.saved_tensors) + 1)
+            gradients: list[Any] = [None] * (len(saved) + 1)
             for i, gradient in zip(chosen, found, strict=True):
                 gradients[i + 1] = gradient
             return tuple(gradients)
