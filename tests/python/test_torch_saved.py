@@ -1,5 +1,6 @@
 """What PyTorch's backward passes read again, of the CRF and of compiled functions."""
 
+import numpy as np
 import pytest
 
 import segfuse
@@ -49,3 +50,48 @@ def test_checkpointing_the_crf(reentrant, reduction):
     checkpoint(loss, emission, use_reentrant=reentrant).backward()
     assert torch.equal(emission.grad, expected[0])
     assert torch.equal(layer.transition.grad, expected[1])
+
+
+# --- what changes between a call and its backward pass
+
+
+def test_tensors_that_changed_are_an_error_as_in_pytorch():
+    captured = torch.ones(3)
+    product, scaled = segfuse.compile(lambda x, y: x * y), segfuse.compile(lambda x: x * captured)
+    for function, other in ((lambda x, y: product(x, y), torch.ones(3)), (None, captured)):
+        x = torch.ones(3, requires_grad=True)
+        value = (scaled(x) if function is None else function(x, other)).sum()
+        other.mul_(10)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            value.backward()
+
+
+@pytest.mark.parametrize("where", ["argument", "outside"])
+def test_arrays_of_numpy_may_change(where):
+    """First and second derivatives, by reverse and by forward mode, are those of the call."""
+    array = np.array([2.0, 3.0, 4.0])
+    cube = segfuse.compile(lambda x, y=array: x**3 * y)
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    for expected in (array.copy(), np.full(3, 10.0)):  # a second call reads anew
+        value = cube(x, array) if where == "argument" else cube(x)
+        array[:] = 100.0
+        (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+        np.testing.assert_array_equal(first.detach(), 3 * expected)
+        (second,) = torch.autograd.grad(first.sum(), x, create_graph=True)
+        np.testing.assert_array_equal(second.detach(), 6 * expected)
+        (third,) = torch.autograd.grad(second.sum(), x)
+        np.testing.assert_array_equal(third, 6 * expected)
+        array[:] = 10.0
+
+
+def test_arrays_from_outside_under_transforms():
+    array, tensor = np.array([2.0, 3.0]), torch.tensor([5.0, 7.0], dtype=torch.float64)
+    function = segfuse.compile(lambda x: (x**2 * array * tensor).sum())
+    plain = lambda x: (x**2 * torch.from_numpy(array) * tensor).sum()  # noqa: E731
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    many = torch.stack([x, x + 1])
+    for transform in (torch.func.grad, torch.func.jacfwd, torch.func.hessian):
+        torch.testing.assert_close(transform(function)(x), transform(plain)(x))
+        torch.testing.assert_close(
+            torch.func.vmap(transform(function))(many), torch.func.vmap(transform(plain))(many)
+        )
