@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -57,11 +58,36 @@ class _Leaves:
 
     def run(self, tensors: Sequence[Tensor]) -> list[Any]:
         """With tensors of other shapes where `vmap` has taken them apart."""
+        torch = sys.modules["torch"]
+        if any(map(torch._C._functorch.is_legacy_batchedtensor, tensors)):
+            return self._run_in_old_vmap(tensors)
         leaves = self._with([x.detach() for x in tensors])
         if [x.shape for x in tensors] == self._shapes:
             return self._bound.run(leaves, self.outside)
         args, kwargs = unflatten(self._structure, iter(leaves))
         return self.compiled._bound_for(args, kwargs).run(leaves, self.outside)
+
+    def _run_in_old_vmap(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """One example after the other, where `torch.autograd.grad(is_grads_batched=True)` and
+        `torch.autograd.functional` batch without asking."""
+        torch = sys.modules["torch"]
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        while True:
+            # What is no batch at this level gets an axis as long as asked for.
+            whole = [torch._remove_batch_dim(x, level, 1, 0) for x in tensors]
+            others = [torch._remove_batch_dim(x, level, 2, 0) for x in tensors]
+            sizes = {x.shape[0] for x, y in zip(whole, others, strict=True) if x.shape == y.shape}
+            if sizes:
+                break
+            level -= 1
+        (size,) = sizes
+        _need_examples(size)
+        each = [x.expand(size, *x.shape[1:]).unbind() for x in whole]
+        results = [self.run(one) for one in zip(*each, strict=True)]
+        return [
+            torch._add_batch_dim(torch.stack(part), 0, level) for part in zip(*results, strict=True)
+        ]
 
     def _with(self, tensors: Sequence[Tensor]) -> list[Any]:
         leaves = list(self._others)
@@ -73,6 +99,11 @@ class _Leaves:
 def _kept(leaf: Any) -> Any:
     """What others cannot change: PyTorch looks after its tensors itself."""
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _need_examples(count: int) -> None:
+    if count == 0:
+        raise UsageError("vmap over no examples: segfuse needs at least one")
 
 
 @functools.cache
@@ -121,8 +152,7 @@ def _function() -> Any:
         @staticmethod
         def vmap(info: Any, in_dims: tuple[Any, ...], call: _Leaves, *tensors: Tensor) -> Any:
             """One example after the other."""
-            if info.batch_size == 0:
-                raise UsageError("vmap over no examples: segfuse needs at least one")
+            _need_examples(info.batch_size)
             results = []
             for i in range(info.batch_size):
                 one = [
