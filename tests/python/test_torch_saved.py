@@ -95,3 +95,52 @@ def test_arrays_from_outside_under_transforms():
         torch.testing.assert_close(
             torch.func.vmap(transform(function))(many), torch.func.vmap(transform(plain))(many)
         )
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_gold_and_lengths_of_numpy_may_change(reduction):
+    layer, emission = st.SemiMarkovCRF(3, 5), torch.randn(2, 6, 3, requires_grad=True)
+    arrays = {
+        "labels": np.repeat([[0, 1, 2]], 2, 0).repeat(2, 1),
+        "lengths": np.array([6, 4]),
+        "start": np.array([0, 2, 0]),
+    }
+    segments = segfuse.Segmentations(
+        np.array([0, 2, 3]), arrays["start"], np.array([2, 4, 4]), np.array([1, 0, 2])
+    )
+    known = segfuse.Constraints(labels=arrays["labels"])
+    for call in (
+        lambda: layer.loss(emission, arrays["labels"], reduction=reduction),
+        lambda: layer.loss(emission, segments, lengths=arrays["lengths"], reduction=reduction),
+        lambda: st.partial_loss(
+            emission, layer.transition, layer.durations(), known, reduction=reduction
+        ),
+    ):
+        value = call().sum()
+        (expected,) = torch.autograd.grad(call().sum(), emission)
+        kept = {name: array.copy() for name, array in arrays.items()}
+        for array in arrays.values():
+            array[:] = 0
+        assert torch.equal(torch.autograd.grad(value, emission)[0], expected)
+        for name, array in kept.items():
+            arrays[name][:] = array
+
+
+# --- what modules keep
+
+
+def moved_to_its_first_place():
+    with torch.device("meta"):
+        layer = st.SemiMarkovCRF(3, 12, durations="buckets")
+    layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    layer.durations._index = layer.durations._index.to("meta")  # as if `theta` came from elsewhere
+    return layer
+
+
+def test_a_module_that_decoded_first_can_be_trained():
+    layer, emission = moved_to_its_first_place(), torch.randn(2, 12, 3)
+    with torch.inference_mode():
+        layer.decode(emission)
+    layer(emission, torch.zeros(2, 12, dtype=torch.int64)).backward()
+    assert layer.durations.theta.grad.abs().sum() > 0
