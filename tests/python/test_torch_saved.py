@@ -144,3 +144,13 @@ def test_a_module_that_decoded_first_can_be_trained():
         layer.decode(emission)
     layer(emission, torch.zeros(2, 12, dtype=torch.int64)).backward()
     assert layer.durations.theta.grad.abs().sum() > 0
+
+
+def test_magnitudes_are_taken_in_and_out_of_inference_mode():
+    lane = pytest.importorskip("segfuse.torch._watch.lane")
+    lanes, values = lane.Lanes(), torch.tensor([1.0, -3.0])
+    with torch.inference_mode():
+        slots = lanes.reduce([values])
+    slots += lanes.reduce([2 * values])
+    lanes.send()
+    assert [slot.value() for slot in slots] == [3.0, 6.0]
