@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "compiler/autodiff.h"
@@ -245,6 +246,35 @@ TEST(Precision, TheRootFollowsItsProduct) {
   EXPECT_EQ(fusion.val(fusion.outputs()[0].val).dtype, DType::kF64);
   EXPECT_EQ(fusion.val(fusion.outputs()[1].val).dtype, DType::kF32);
   EXPECT_EQ(fusion.expr(fusion.val(fusion.outputs()[1].val).definition).op, ir::Op::cast);
+}
+
+/// Scores that an encoder gives itself are sums of f32 products, as those that the model makes.
+TEST(Precision, ProductsThatTheScoresAreASumOfStayAsTheyAre) {
+  ir::Fusion fusion;
+  ir::Builder b(fusion);
+  const ir::ValId x = fusion.add_input("x", DType::kF32, {2, 3});
+  const ir::ValId inside = fusion.add_input("inside", DType::kBool, {2, 1});
+  const auto times = [&](ir::ValId y, const char* name) {
+    return b.matmul(y, fusion.add_input(name, DType::kF32, {3, 3}));
+  };
+  const ir::ValId h = b.relu(times(x, "first"));
+  const ir::ValId scaled = b.mul(times(h, "scaled"), b.tanh(times(h, "gate")));
+  const ir::ValId sum = b.sub(b.add(times(h, "last"), h), b.neg(scaled));
+  const ir::ValId moved = b.reshape(b.permute(b.where(inside, sum, times(h, "else")), {1, 0}), {6});
+  fusion.add_output(round_products(fusion, moved, true));
+  ir::verify(fusion);
+  std::map<std::string, DType> found;
+  for (const ir::ExprId id : fusion.live_exprs()) {
+    const ir::Expr& e = fusion.expr(id);
+    if (e.op == ir::Op::matmul)
+      found[source_of(fusion, e.operands[1])] = fusion.val(e.results[0]).dtype;
+  }
+  const std::map<std::string, DType> expected = {{"first", DType::kBF16},
+                                                 {"gate", DType::kBF16},
+                                                 {"scaled", DType::kF32},
+                                                 {"last", DType::kF32},
+                                                 {"else", DType::kF32}};
+  EXPECT_EQ(found, expected);
 }
 
 TEST(Precision, ThreadsAndRanksGiveTheSameBits) {
