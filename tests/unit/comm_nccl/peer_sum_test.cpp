@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "comm/peer/peer_exchange.h"
+#include "comm/peer/trial_sum.h"
 #include "comm/threads/thread_group.h"
 #include "support/nccl/nccl_ranks.h"
 
@@ -156,6 +158,25 @@ TEST(PeerSums, NeedMemoryThatOtherDevicesReach) {
        reasons(2, [&](int rank) { return little->open(rank); }, small(0)))
     EXPECT_THAT(reason, HasSubstr("the GPU has no memory left for it"));
   EXPECT_EQ(little->held(), 0U);
+}
+
+TEST(PeerSums, AfterATrialThatIsWrongOnOneRankNoRankBeginsTheNext) {
+  for (const std::int64_t wrong : {0, 1, 2, 3}) {
+    std::vector<std::vector<std::int64_t>> begun(3);
+    std::vector<std::string> found(3);
+    run_ranks(3, [&](Group& group) {
+      const auto rank = static_cast<std::size_t>(group.rank());
+      const std::int64_t trials[] = {0, 1, 2};
+      found[rank] = until_one_is_wrong(group, trials, [&](std::int64_t trial) -> std::string {
+        begun[rank].push_back(trial);
+        return trial == wrong && rank == 1 ? "it is wrong" : "";
+      });
+    });
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(begun[rank].size(), static_cast<std::size_t>(std::min<std::int64_t>(wrong + 1, 3)));
+      EXPECT_EQ(found[rank], rank == 1 && wrong < 3 ? "it is wrong" : "");
+    }
+  }
 }
 
 TEST(PeerSums, AreForSixteenRanksAtMost) {
