@@ -50,7 +50,6 @@ class Bound:
 
     def run(self, leaves: Sequence[Any], outside: Outside = _AS_THEY_ARE) -> list[Any]:
         """The arrays in the result, flat; whole() is what the function gives."""
-        trace = self.trace
         arrays = list(leaves) if self._which is None else [leaves[i] for i in self._which]
         if self._inputs is not None:
             arrays = [

@@ -1,5 +1,5 @@
-// cuBLASLt as far as it chooses how to compute a product: a "product" writes the preference that the
-// way was chosen by. Declarations are the documentation's, written once more.
+// cuBLASLt as far as it chooses how to compute a product: a "product" writes the preference that
+// its way was chosen by. Declarations are the documentation's, written once more.
 
 #include <cstddef>
 #include <cstdint>
