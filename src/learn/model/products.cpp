@@ -44,7 +44,8 @@ bool adds(const Expr& e) {
     case Op::div:
     case Op::where:
     case Op::cast: return true;
-    default: return ir::info(e.op).op_class == ir::OpClass::kMovement;
+    default:  // any other: it adds if it moves, and else the products behind it are rounded
+      return ir::info(e.op).op_class == ir::OpClass::kMovement;
   }
 }
 

@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "compiler/autodiff.h"
 #include "ir/builder.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
+#include "learn/model/given_encoder.h"
 #include "learn/model/products.h"
 #include "learn/train/loop/bound_inputs.h"
 #include "unit/learn/small_training.h"
@@ -275,6 +277,39 @@ TEST(Precision, ProductsThatTheScoresAreASumOfStayAsTheyAre) {
                                                  {"last", DType::kF32},
                                                  {"else", DType::kF32}};
   EXPECT_EQ(found, expected);
+}
+
+TEST(Precision, TheLastProductOfAGivenEncoderThatScoresIsFloat32) {
+  for (const bool scores : {false, true}) {
+    ModelConfig m = tiny(0);
+    m.subsample = 1;
+    m.boundary_scores = false;
+    ir::Fusion written;
+    ir::Builder b(written);
+    const auto matrix = [&](const char* name, std::int64_t rows, std::int64_t columns) {
+      return written.add_input(name, DType::kF32, {ir::Extent(rows), ir::Extent(columns)});
+    };
+    const ir::ValId x = written.add_input(
+        "features", DType::kF32, {ir::Extent(1), written.symbol("H"), ir::Extent(m.features)});
+    const ir::ValId h = b.relu(b.matmul(x, matrix("encoder.first", m.features, 5)));
+    written.add_output(b.matmul(h, matrix("encoder.last", 5, m.classes)), "steps");
+    Encoder encoder;
+    encoder.training = encoder.inference = ir::print(written);
+    encoder.parameters = {{"first", Tensor::zeros(DType::kF32, {m.features, 5})},
+                          {"last", Tensor::zeros(DType::kF32, {5, m.classes})}};
+    encoder.scores = scores;
+    m.given = std::make_shared<const GivenEncoder>(encoder);
+    const ir::Fusion fusion = Segmenter(m).training(Precision::kBFloat16);
+    std::map<std::string, DType> found;
+    for (const ir::ExprId id : fusion.live_exprs()) {
+      const ir::Expr& e = fusion.expr(id);
+      const std::string name = e.op == ir::Op::matmul ? source_of(fusion, e.operands[1]) : "";
+      if (name.starts_with("encoder.")) found[name] = fusion.val(e.results[0]).dtype;
+    }
+    const std::map<std::string, DType> expected = {
+        {"encoder.first", DType::kBF16}, {"encoder.last", scores ? DType::kF32 : DType::kBF16}};
+    EXPECT_EQ(found, expected);
+  }
 }
 
 TEST(Precision, ThreadsAndRanksGiveTheSameBits) {
