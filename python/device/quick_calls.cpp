@@ -41,7 +41,7 @@ constexpr std::uintptr_t kLegacyStream = 1;
 
 /// What a call is given, and what it is found by.
 struct Arguments {
-  std::string key;  ///< types, ranks and sizes
+  std::string key;  ///< the device, types, ranks and sizes
   std::vector<void*> addresses;
   int device = -1;
 };
@@ -143,6 +143,7 @@ class QuickCalls {
     given.addresses.reserve(orders_.size() + 16);
     for (std::size_t i = 0; i < orders_.size(); ++i)
       if (!read(tensors[i], orders_[i], given)) return false;
+    given.key.append(reinterpret_cast<const char*>(&given.device), sizeof given.device);
     for (const std::size_t i : doubtful_)
       if (nb::cast<bool>(nb::handle(tensors[i]).attr("is_neg")())) return false;
     return given.device >= 0;

@@ -106,7 +106,7 @@ struct Part {
     for (int axis = 0; axis < N; ++axis) extents[static_cast<std::size_t>(axis)] = x.extent(axis);
     static Element none{};
     auto* data = static_cast<Element*>(x.buffer->data);
-    if (data == nullptr) return {&none, extents};
+    if (data == nullptr) data = &none;  // no group has an element
     if (!all) return {data + groups.index(x, group) * x.size(), extents};
     if (!x.rows) return {data, extents};
     semicrf::View<T, N> one(data, extents);

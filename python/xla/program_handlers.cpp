@@ -69,8 +69,13 @@ struct ProgramCall {
   Program program;
   RunOptions how;
 
+  /// Of one GPU.
+  struct OnGpu {
+    DeviceFunction function;
+    std::mutex mutex = {};  ///< a check is of all calls so far, and each is to learn of its own
+  };
   std::mutex mutex = {};
-  std::map<int, std::unique_ptr<DeviceFunction>> on_gpus = {};
+  std::map<int, std::unique_ptr<OnGpu>> on_gpus = {};
 
   void need_counts(const CallFrame& frame) const {
     if (frame.arguments.count != static_cast<std::int64_t>(inputs.size()) ||
@@ -102,11 +107,11 @@ struct ProgramCall {
     there.device = fmt::format("cuda:{}", device);
     return there;
   }
-  DeviceFunction& function_on(int device) {
+  OnGpu& on_gpu(int device) {
     const std::lock_guard lock(mutex);
-    std::unique_ptr<DeviceFunction>& function = on_gpus[device];
-    if (function == nullptr) function = std::make_unique<DeviceFunction>(program, on(device));
-    return *function;
+    std::unique_ptr<OnGpu>& there = on_gpus[device];
+    if (there == nullptr) there.reset(new OnGpu{DeviceFunction(program, on(device))});
+    return *there;
   }
 
   /// Waits only if the program can find something wrong.
@@ -121,10 +126,11 @@ struct ProgramCall {
       }
       return found;
     };
-    DeviceFunction& function = function_on(device_of(frame));
-    function.run(all(inputs, frame.arguments.values), all(outputs, frame.results.values),
-                 stream_of(frame));
-    function.check();
+    OnGpu& there = on_gpu(device_of(frame));
+    const std::lock_guard lock(there.mutex);
+    there.function.run(all(inputs, frame.arguments.values), all(outputs, frame.results.values),
+                       stream_of(frame));
+    there.function.check();
   }
 };
 

@@ -226,6 +226,35 @@ def test_trees_go_in_and_come_out():
     assert 'input "x0_y_0"' in f.text(tree, X, z=X)
 
 
+def test_dicts_of_the_standard_library_stay_what_they_are():
+    @segfuse.compile
+    def f(tree):
+        made = collections.OrderedDict([("z", tree["x"] * 2), ("a", tree["x"] + 1)])
+        return {"z": tree, "b": made, "missing": tree["missing"]}
+
+    tree = collections.defaultdict(lambda: 3, {"x": X})
+    result = f(tree)
+    assert list(result) == ["z", "b", "missing"] and result["missing"] == 3
+    assert list(result["b"]) == ["z", "a"] and type(result["b"]) is collections.OrderedDict
+    np.testing.assert_array_equal(result["b"]["a"], X + 1)
+    assert type(result["z"]) is collections.defaultdict and result["z"]["other"] == 3
+    np.testing.assert_array_equal(result["z"]["x"], X)
+
+    first = segfuse.compile(lambda tree: next(iter(tree.values())) * 2)
+    for keys in (("a", "b"), ("b", "a")):
+        ordered = collections.OrderedDict((key, X + (key == "b")) for key in keys)
+        np.testing.assert_array_equal(first(ordered), 2 * ordered[keys[0]])
+
+
+def test_gradients_of_results_in_the_order_of_a_dict():
+    torch = pytest.importorskip("torch")
+    f = segfuse.compile(lambda x: {"z": x**2, "a": [x**3]})
+    x = torch.tensor([2.0], requires_grad=True)
+    result = f(x)
+    (5 * result["z"] + 7 * result["a"][0]).sum().backward()
+    assert x.grad.item() == 5 * 4 + 7 * 12
+
+
 def test_results_may_be_arguments_again_or_twice():
     x, y, z = segfuse.compile(lambda x: (x, x, [x + 1]))(X)
     np.testing.assert_array_equal(x, X)

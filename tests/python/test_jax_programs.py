@@ -60,6 +60,32 @@ def test_gradients_are_jaxs(transform):
         np.testing.assert_allclose(x, y, rtol=2e-4, atol=1e-5)
 
 
+def test_gradients_of_arrays_that_are_spread_over_devices():
+    text = textwrap.dedent("""
+        import jax, jax.numpy as jnp, numpy as np, segfuse, segfuse.ops as sf
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+        mesh = Mesh(np.array(jax.devices()), ("d",))
+        x = jax.device_put(jnp.arange(12.0).reshape(4, 3) / 10, NamedSharding(mesh, PartitionSpec("d")))
+        w = jax.device_put(jnp.arange(6.0).reshape(3, 2) / 10, NamedSharding(mesh, PartitionSpec()))
+        assert len(x.sharding.device_set) == 2
+        f = segfuse.compile(lambda x, w: sf.tanh(x @ w))
+        for transform in (lambda f: f, jax.jit):
+            found = transform(jax.grad(lambda *a: f(*a).sum(), (0, 1)))(x, w)
+            expected = jax.grad(lambda x, w: jnp.tanh(x @ w).sum(), (0, 1))(x, w)
+            for a, b in zip(found, expected):
+                np.testing.assert_allclose(a, b, rtol=1e-5)
+    """)
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    subprocess.run([sys.executable, "-c", text], env={**os.environ, **flags}, check=True)
+
+
+def test_no_value_of_a_transformation_is_kept():
+    x, scale, shift = numbers(4, 8), numbers(8, seed=1), numbers(8, seed=2)
+    with jax.checking_leaks():
+        jax.jit(lambda x: layer(x, scale, shift))(x)
+        jax.jit(jax.grad(lambda x: layer(x, scale, shift).sum()))(x)
+
+
 def test_second_derivatives_in_reverse_mode(double):
     cube = segfuse.compile(lambda x: x**3)
     x = jnp.asarray([1.0, -2.0, 0.5])

@@ -287,3 +287,30 @@ def test_programs_lose_no_derivative_in_silence():
         with pytest.raises(ValueError, match="the input 'x'"):
             inside_transforms(lambda v: program(v)[0], torch.ones(3).double())[transform]()
     np.testing.assert_allclose(program(torch.zeros(2).double())[0], 1)
+
+
+def test_compiled_functions_in_the_vmap_of_autograd():
+    """Which PyTorch's functions before torch.func use."""
+    compiled, (x, w) = segfuse.compile(layer), operands()
+    ours, theirs = (lambda x, w, f=f: f(x, w)[0] for f in (compiled, torch_layer))
+    functional = torch.autograd.functional
+    for strategy in ("reverse-mode", "forward-mode"):
+        jacobians = (
+            functional.jacobian(f, (x, w), vectorize=True, strategy=strategy)
+            for f in (ours, theirs)
+        )
+        close(*jacobians)
+    hessians = (
+        functional.hessian(lambda x, w, f=f: f(x, w).square().sum(), (x, w), vectorize=True)
+        for f in (ours, theirs)
+    )
+    for found, expected in zip(*hessians, strict=True):
+        close(found, expected)
+    x.requires_grad_()
+    cotangents = torch.randn(5, 3, 2, dtype=torch.float64)
+    close(
+        *(
+            torch.autograd.grad(f(x, w), x, cotangents, is_grads_batched=True)
+            for f in (ours, theirs)
+        )
+    )

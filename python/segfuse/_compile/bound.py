@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from .. import _gpu
 from .._arrays import NUMPY, ON_HOST, TORCH, Kind, kind_of, library_of
@@ -11,6 +12,11 @@ from .._errors import UsageError
 from .call import Call
 from .trace import OUTSIDE, Trace
 from .tree import LEAF, unflatten
+
+Outside: TypeAlias = Mapping[int, tuple[Any, Any]]
+"""What is read instead of arrays from outside a function: by their id(), after themselves."""
+
+_AS_THEY_ARE: Outside = MappingProxyType({})
 
 
 class Bound:
@@ -42,9 +48,8 @@ class Bound:
         if trace.program is not None:
             self._execute = trace.program.run
 
-    def run(self, leaves: Sequence[Any]) -> list[Any]:
+    def run(self, leaves: Sequence[Any], outside: Outside = _AS_THEY_ARE) -> list[Any]:
         """The arrays in the result, flat; whole() is what the function gives."""
-        trace = self.trace
         arrays = list(leaves) if self._which is None else [leaves[i] for i in self._which]
         if self._inputs is not None:
             arrays = [
@@ -52,7 +57,7 @@ class Bound:
                 for (name, kind), array in zip(self._inputs, arrays, strict=True)
             ]
         if self._outside:
-            for (name, kind), array in zip(self._outside, trace.captured, strict=True):
+            for (name, kind), array in zip(self._outside, self._taken(outside), strict=True):
                 if kind.place(array) != ON_HOST:
                     kind.need_device(name, array)
                     raise _moved()
@@ -60,6 +65,10 @@ class Bound:
                 arrays.append(kind.host_view(name, array))
         results = self._execute(arrays, [], False)
         return results if self._finish is None else self._finish(results)
+
+    def _taken(self, outside: Outside) -> list[Any]:
+        captured = self.trace.captured
+        return [outside.get(id(x), (x, x))[1] for x in captured] if outside else captured
 
     def make_known(
         self, quick: Any, tensors: tuple[Any, ...], orders: Sequence[list[int] | None]
@@ -129,13 +138,14 @@ class _OnGpu(Bound):
         if plain and self._outputs is not None and not self.trace.check_numerics:
             self._runner.make_known(quick, tensors, self._prepared, self._outputs, orders)
 
-    def run(self, leaves: Sequence[Any]) -> list[Any]:
+    def run(self, leaves: Sequence[Any], outside: Outside = _AS_THEY_ARE) -> list[Any]:
         trace = self.trace
         arrays = list(leaves) if self._which is None else [leaves[i] for i in self._which]
         if self._outside:
+            taken = self._taken(outside)
             for (name, kind), array, shape, place in zip(
                 self._outside,
-                trace.captured,
+                taken,
                 self._shapes,
                 self._places[len(arrays) :],
                 strict=True,
@@ -143,7 +153,7 @@ class _OnGpu(Bound):
                 if kind.place(array) != place or tuple(array.shape) != shape:
                     raise _moved()
                 kind.need_constant(name, array)
-            arrays += trace.captured
+            arrays += taken
         if trace.check_numerics:
             copies = [
                 kind.host_view(name, kind.host_copy(name, array))

@@ -125,7 +125,7 @@ def _paths(structure: Structure) -> Any:
     kind, *parts = structure
     steps: Any = range(len(parts))
     if issubclass(kind, dict):
-        steps, parts = parts[0], parts[1:]
+        steps, parts = parts[1], parts[2:]
     for step, part in zip(steps, parts, strict=True):
         for path in _paths(part):
             yield (step, *path)

@@ -19,7 +19,7 @@ from .._numbers import whole
 from .._program.fusion import Fusion
 from .._program.program import precision_of
 from . import autograd, in_jax
-from .bound import Bound, bind
+from .bound import Bound, Outside, bind
 from .call import Call
 from .trace import OUTSIDE, Trace
 from .vjp import narrowed, pulled_back, pushed_forward
@@ -91,9 +91,17 @@ class Compiled:
             return self._function(*args, **kwargs)
         if call.in_jax:
             return in_jax.call(self, args, kwargs)
+        return self._run(call, {})
+
+    def again(self, args: tuple[Any, ...], outside: Outside) -> Any:
+        """A call that reads arrays from outside as an earlier one did."""
+        return self._run(Call(args, {}), outside)
+
+    def _run(self, call: Call, outside: Outside) -> Any:
         bound = self._known_or_bound(call)
         next(self._calls)
-        results = self._differentiable(bound, call) if call.wants_grad else bound.run(call.leaves)
+        run = self._differentiable if call.wants_grad else _plainly
+        results = run(bound, call, outside)
         return results[0] if bound.is_one else bound.whole(results)
 
     def _bound_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
@@ -135,11 +143,11 @@ class Compiled:
         their axes were put in order; axes of the results go to `orders`."""
         self._bound_for(args, {}).make_known(quick, tensors, orders)
 
-    def _differentiable(self, bound: Bound, call: Call) -> list[Any]:
+    def _differentiable(self, bound: Bound, call: Call, outside: Outside) -> list[Any]:
         """Some of PyTorch's tensors may have derivatives; those from outside are not seen."""
         for array in bound.trace.captured:
             kind_of(array).need_constant(OUTSIDE, array)
-        return autograd.run(self, bound, call.structure, call.leaves)
+        return autograd.run(self, bound, call.structure, call.leaves, outside)
 
     @functools.cached_property
     def _backward(self) -> Compiled:
@@ -265,6 +273,10 @@ class Compiled:
         with self._lock:
             self._exact.clear()
             self._classes.clear()
+
+
+def _plainly(bound: Bound, call: Call, outside: Outside) -> list[Any]:
+    return bound.run(call.leaves, outside)
 
 
 def _made_again(function: Callable[..., Any], how: dict[str, Any], device: int | None) -> Compiled:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from jax import Array
 
     from .compiled import Compiled
-    from .trace import Trace
 
 
 def call(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -73,15 +72,18 @@ class _Site:
         self._leaves = [None if kind_of(x) is JAX else x for x in leaves]
         self.places = [i for i, x in enumerate(leaves) if kind_of(x) is JAX]
         args, kwargs = unflatten(given.structure, iter(leaves))
-        self._call = Call(args, kwargs)
-        self._call.need_hashable()
+        call = Call(args, kwargs)
+        call.in_jax = True  # also where arrays have content, which may be spread over devices
+        call.need_hashable()
         for i in self.places:
             if not all(isinstance(size, int) for size in leaves[i].shape):
                 raise UsageError(
-                    f"{self._call.name(i)} has shape {leaves[i].shape}; compiled functions need "
-                    "the numbers, so export the function for fixed shapes"
+                    f"{call.name(i)} has shape {leaves[i].shape}; compiled functions need the "
+                    "numbers, so export the function for fixed shapes"
                 )
-        self._trace: Trace = compiled._trace_for(self._call)
+        trace = self._trace = compiled._trace_for(call)
+        # Not the arrays: JAX may keep a site for longer than its values of a transformation live.
+        self._sizes = {name: int(leaves[i].shape[axis]) for name, i, axis in trace.axes}
 
     def arguments(self, arrays: Sequence[Array]) -> Any:
         """(args, kwargs) with these arrays."""
@@ -95,11 +97,10 @@ class _Site:
         if trace.program is None:
             return ()
         outside = [_constant(array) for array in trace.captured]
-        numbers = {name: int(self._call.leaves[i].shape[axis]) for name, i, axis in trace.axes}
         inputs = [(str(x.dtype), list(x.shape), False) for x in arrays]
         inputs += [(dtype, shape, as_bytes) for dtype, shape, as_bytes, _ in outside]
         outputs = [
-            (value.dtype, [size.evaluate(numbers) for size in value._native.shape()], False)
+            (value.dtype, [size.evaluate(self._sizes) for size in value._native.shape()], False)
             for value in trace.fusion._outputs
         ]
         key = repr((inputs, outputs))
@@ -160,7 +161,7 @@ def _function() -> Any:
         gradients: list[Any] = [None] * len(arrays)
         if floats and by_result:
             wanted = tuple(site.places[i] for i in floats)
-            found = site.compiled._backward(site.arguments(arrays), by_result, wanted)
+            found = call(site.compiled._backward, (site.arguments(arrays), by_result, wanted), {})
             for i, gradient in zip(floats, found, strict=True):
                 gradients[i] = gradient
         return tuple(gradients)

@@ -30,7 +30,7 @@ class Trace:
         with traced(fusion):
             result = function(*args, **kwargs)
         self.leaves: list[Any] = []
-        self.structure = flatten(result, self.leaves)
+        self.structure = flatten(result, self.leaves, in_order=True)
         self.places = [self._output(fusion, leaf) for leaf in self.leaves]
         self.arrays = [i for i, kind in enumerate(call.kinds) if kind is not STATIC]
         self.axes = [(name, i, axis) for name, (i, axis) in call.axes.items()]

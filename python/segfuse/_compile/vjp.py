@@ -96,7 +96,7 @@ def _applied_anew(
         leaves[i] = value
     args, kwargs = unflatten(structure, iter(leaves))
     results: list[Any] = []
-    flatten(function(*args, **kwargs), results)
+    flatten(function(*args, **kwargs), results, in_order=True)
     return wrt, [x for x in results if isinstance(x, Value) and is_float(x.dtype)]
 
 

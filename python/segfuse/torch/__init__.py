@@ -102,7 +102,9 @@ def _integers(name: str, values: Any) -> Tensor | None:
         return values
     need_plain(name, values)
     try:
-        return torch.as_tensor(values)
+        made = torch.as_tensor(values)
+        # The backward pass reads an array again, which may have changed by then.
+        return made if isinstance(values, (list, tuple)) else made.clone()
     except (TypeError, ValueError, RuntimeError):
         raise UsageError(
             f"{name} is a {type(values).__name__}, expected a tensor, an array or lists of numbers"

@@ -156,7 +156,8 @@ class BucketDurations(Durations):
         # Not a buffer: DDP would broadcast it in each step, and on the meta device it would be
         # lost.
         if self._index.device != self.theta.device:
-            self._index = torch.tensor(self._bucket, device=self.theta.device)
+            with torch.inference_mode(False):  # training may come later
+                self._index = torch.tensor(self._bucket, device=self.theta.device)
         return self.theta[self._index]
 
 

@@ -1,5 +1,8 @@
 #include "learn/model/products.h"
 
+#include <set>
+#include <vector>
+
 #include "ir/builder.h"
 
 namespace segfuse::learn {
@@ -31,11 +34,44 @@ ValId rounded(ir::Fusion& fusion, ValId val) {
   return ir::Builder(fusion).cast(val, DType::kBF16);
 }
 
+/// Whether the result is a sum of the operands' elements, perhaps with factors.
+bool adds(const Expr& e) {
+  switch (e.op) {
+    case Op::neg:
+    case Op::add:
+    case Op::sub:
+    case Op::mul:
+    case Op::div:
+    case Op::where:
+    case Op::cast: return true;
+    default:  // any other: it adds if it moves, and else the products behind it are rounded
+      return ir::info(e.op).op_class == ir::OpClass::kMovement;
+  }
+}
+
+/// What a value is a sum of, as far as it is made of f32 values.
+std::set<ir::ExprId> summands_of(const ir::Fusion& fusion, ValId root) {
+  std::set<ir::ExprId> found;
+  std::vector<ValId> open{root};
+  while (!open.empty()) {
+    const ir::Val& val = fusion.val(open.back());
+    open.pop_back();
+    if (!val.definition.valid() || val.dtype != DType::kF32) continue;
+    if (!found.insert(val.definition).second) continue;
+    const Expr& e = fusion.expr(val.definition);
+    if (adds(e)) open.insert(open.end(), e.operands.begin(), e.operands.end());
+  }
+  return found;
+}
+
 }  // namespace
 
-ValId round_products(ir::Fusion& fusion, ValId root) {
+ValId round_products(ir::Fusion& fusion, ValId root, bool of_scores) {
+  std::set<ir::ExprId> exact;
+  if (of_scores) exact = summands_of(fusion, root);
   for (const ir::ExprId id : fusion.sorted_exprs()) {
     const Expr e = fusion.expr(id);
+    if (exact.contains(id)) continue;
     if (e.op != Op::matmul || fusion.val(e.results[0]).dtype != DType::kF32) continue;
     const ir::ExprId product = fusion.add_expr(
         e.op, {rounded(fusion, e.operands[0]), rounded(fusion, e.operands[1])}, e.attrs);

@@ -11,7 +11,10 @@ namespace segfuse::learn {
 /// that windows and heads are made of bf16 values. Each product has casts of its own: where a
 /// value is read by several, its gradients are added in f32.
 ///
+/// With `of_scores`, `root` is what the CRF scores, and the products that it is a sum of stay as
+/// they are: those that reach it by additions, factors, choices and moves alone.
+///
 /// To be called before the fusion is differentiated: products of the gradients are then bf16, too.
-ir::ValId round_products(ir::Fusion& fusion, ir::ValId root);
+ir::ValId round_products(ir::Fusion& fusion, ir::ValId root, bool of_scores = false);
 
 }  // namespace segfuse::learn

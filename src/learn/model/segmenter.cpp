@@ -177,12 +177,12 @@ Scores Writer::scores() {
 }
 
 Scores Writer::scores_of(ValId x) {
+  const bool are_scores = config_.given && config_.given->encoder().scores;
   if (rounds_) {
     if (!config_.given) x = attention_as_one(x);
-    x = round_products(b_.fusion(), x);
+    x = round_products(b_.fusion(), x, are_scores);
   }
-  if (config_.given && config_.given->encoder().scores)
-    return {b_.reshape(x, {batch_, time_, Extent(config_.classes)}), {}, {}};
+  if (are_scores) return {b_.reshape(x, {batch_, time_, Extent(config_.classes)}), {}, {}};
   Scores scores{head("emission", x, 1), {}, {}};
   if (config_.boundary_scores && config_.head == HeadKind::kSemiMarkov) {
     scores.start = head("start", x, 0.1);

@@ -26,7 +26,11 @@ constexpr int kTransposeB = 4;    // CUBLASLT_MATMUL_DESC_TRANSB
 constexpr int kBatchCount = 5;    // CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT
 constexpr int kBatchStride = 6;   // CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET
 constexpr int kMaxWorkspace = 1;  // CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
+constexpr int kReduction = 3;     // CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK
 constexpr int kAlignmentA = 5;    // CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, then B, C, D
+/// CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: where k is divided, partial sums are of the type that is
+/// computed in, and not of the result's.
+constexpr std::uint32_t kOfComputeType = 2;
 
 constexpr std::uint64_t kWorkspace = std::uint64_t{32} << 20;
 
@@ -177,6 +181,7 @@ class Prepared final : public GpuMatmul {
     Object preference(lt().preference_destroy);
     check_status(lt().preference_create(preference.slot()), "asking for a way");
     set(lt().preference_set, preference, kMaxWorkspace, kWorkspace);
+    if (size_of(p.dtype) == 2) set(lt().preference_set, preference, kReduction, kOfComputeType);
     int which = kAlignmentA;
     for (const std::uint32_t bytes :
          {p.b.alignment, p.a.alignment, p.out_alignment, p.out_alignment})

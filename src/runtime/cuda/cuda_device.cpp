@@ -18,6 +18,7 @@
 namespace segfuse::runtime {
 namespace {
 
+using cuda::BesideCaptures;
 using cuda::CurrentContext;
 using cuda::DevicePtr;
 using cuda::Driver;
@@ -35,23 +36,6 @@ void refuse_default(StreamHandle stream) {
   if (value == 0 || value == 2)
     throw DeviceError("CUDA: there is no stream null (the legacy default stream is refused)");
 }
-
-/// Lets the calling thread do for a scope what is forbidden while any thread captures a stream,
-/// because it may wait for the device: these calls concern no stream that is captured.
-class BesideCaptures {
- public:
-  explicit BesideCaptures(const Driver& driver) : driver_(driver) { exchange(); }
-  ~BesideCaptures() { exchange(); }
-  BesideCaptures(const BesideCaptures&) = delete;
-  BesideCaptures& operator=(const BesideCaptures&) = delete;
-
- private:
-  void exchange() {
-    if (driver_.capture_mode != nullptr) driver_.capture_mode(&mode_);
-  }
-  const Driver& driver_;
-  int mode_ = cuda::kCaptureRelaxed;
-};
 
 class CudaDevice final : public Device {
  public:
@@ -245,10 +229,12 @@ class CudaDevice final : public Device {
   }
   std::string share(const std::shared_ptr<std::byte>& memory) override {
     const CurrentContext current(driver_, context_);
+    const BesideCaptures beside(driver_);
     return cuda::share(driver_, device_, memory);
   }
   std::shared_ptr<std::byte> reach_shared(const std::string& shared) override {
     const CurrentContext current(driver_, context_);
+    const BesideCaptures beside(driver_);
     return cuda::reach_shared(driver_, context_, device_, shared);
   }
 

@@ -201,4 +201,21 @@ class CurrentContext {
   const Driver& driver_;
 };
 
+/// Lets the calling thread do for a scope what is forbidden while any thread captures a stream,
+/// because it may wait for the device: these calls concern no stream that is captured.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const Driver& driver) : driver_(driver) { exchange(); }
+  ~BesideCaptures() { exchange(); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  void exchange() {
+    if (driver_.capture_mode != nullptr) driver_.capture_mode(&mode_);
+  }
+  const Driver& driver_;
+  int mode_ = kCaptureRelaxed;
+};
+
 }  // namespace segfuse::runtime::cuda

@@ -36,10 +36,15 @@ const unsigned char (&own_process())[16] {
   return number.bytes;
 }
 
+struct OwnMemory {
+  std::weak_ptr<std::byte> memory;
+  Context context = nullptr;  ///< of its device, which keeps it open for as long
+};
+
 Mutex mutex;
 /// What this process has shared and not given back.
-std::map<DevicePtr, std::weak_ptr<std::byte>>& own_memory() SEGFUSE_REQUIRES(mutex) {
-  static auto& map = *new std::map<DevicePtr, std::weak_ptr<std::byte>>();
+std::map<DevicePtr, OwnMemory>& own_memory() SEGFUSE_REQUIRES(mutex) {
+  static auto& map = *new std::map<DevicePtr, OwnMemory>();
   return map;
 }
 
@@ -49,23 +54,26 @@ DevicePtr number(const void* address) { return reinterpret_cast<DevicePtr>(addre
 void end(const Driver& driver, Context context, Result (*call)(DevicePtr), const void* memory) {
   Context ignored = nullptr;
   if (driver.context_push(context) != 0) return;
+  const BesideCaptures beside(driver);
   call(number(memory));
   driver.context_pop(&ignored);
 }
 
 std::shared_ptr<std::byte> reach_own(const Driver& driver, Device device, const Shared& text) {
   std::shared_ptr<std::byte> memory;
+  Context theirs = nullptr;
   {
     const MutexLock lock(mutex);
     const auto found = own_memory().find(text.address);
-    if (found != own_memory().end()) memory = found->second.lock();
+    if (found != own_memory().end()) {
+      memory = found->second.memory.lock();
+      theirs = found->second.context;
+    }
   }
   if (memory == nullptr)
     throw DeviceError(
         "CUDA: the shared memory of another device was released before this one opened it");
   if (text.device == device) return memory;
-  Context theirs = nullptr;
-  check(driver, driver.primary_context(&theirs, text.device), "opening another device's context");
   const Result result = driver.reach_context(theirs, 0);
   if (result != kReachedBefore) check(driver, result, "reaching another device's memory");
   return memory;
@@ -91,7 +99,7 @@ std::shared_ptr<std::byte> allocate_shared(const Driver& driver, Context context
   check(driver, driver.memset_now(address, 0, bytes), "clearing memory to be shared");
   check(driver, driver.context_synchronize(), "clearing memory to be shared");
   const MutexLock lock(mutex);
-  own_memory()[address] = memory;
+  own_memory()[address] = {memory, context};
   return memory;
 }
 

@@ -4,15 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "comm/peer/peer_exchange.h"
+#include "comm/peer/trial_sum.h"
 #include "comm/threads/thread_group.h"
+#include "runtime/cuda/cuda_device.h"
 #include "support/nccl/nccl_ranks.h"
+#include "support/system/fake_cuda.h"
 
 namespace segfuse::comm {
 namespace {
 
+namespace cuda = runtime::cuda;
 using test::first_difference;
 using test::kOneStep;
 using test::kTwoSteps;
@@ -156,6 +161,65 @@ TEST(PeerSums, NeedMemoryThatOtherDevicesReach) {
        reasons(2, [&](int rank) { return little->open(rank); }, small(0)))
     EXPECT_THAT(reason, HasSubstr("the GPU has no memory left for it"));
   EXPECT_EQ(little->held(), 0U);
+}
+
+TEST(PeerSums, AfterATrialThatIsWrongOnOneRankNoRankBeginsTheNext) {
+  for (const std::int64_t wrong : {0, 1, 2, 3}) {
+    std::vector<std::vector<std::int64_t>> begun(3);
+    std::vector<std::string> found(3);
+    run_ranks(3, [&](Group& group) {
+      const auto rank = static_cast<std::size_t>(group.rank());
+      const std::int64_t trials[] = {0, 1, 2};
+      found[rank] = until_one_is_wrong(group, trials, [&](std::int64_t trial) -> std::string {
+        begun[rank].push_back(trial);
+        return trial == wrong && rank == 1 ? "it is wrong" : "";
+      });
+    });
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(begun[rank].size(), static_cast<std::size_t>(std::min<std::int64_t>(wrong + 1, 3)));
+      EXPECT_EQ(found[rank], rank == 1 && wrong < 3 ? "it is wrong" : "");
+    }
+  }
+}
+
+cuda::Result (*retain)(cuda::Context*, cuda::Device) = nullptr;
+cuda::Result (*hand_out)(cuda::IpcHandle*, cuda::DevicePtr) = nullptr;
+cuda::Result (*reach)(cuda::Context, unsigned) = nullptr;
+cuda::Result (*let_go)(cuda::DevicePtr) = nullptr;
+int retained = 0;
+int mode = 0;  ///< of captures: 0 is the strictest
+cuda::Result in_relaxed_mode(cuda::Result result) {
+  EXPECT_EQ(mode, cuda::kCaptureRelaxed);
+  return result;
+}
+
+TEST(PeerMemory, OfThisProcessRetainsNoContextAndIsReachedBesideCaptures) {
+  test::FakeCuda fake(kMemory);
+  cuda::Driver driver = fake.driver();
+  retain = std::exchange(driver.primary_context, [](cuda::Context* context, cuda::Device device) {
+    ++retained;
+    return retain(context, device);
+  });
+  hand_out = std::exchange(driver.share_memory, [](cuda::IpcHandle* to, cuda::DevicePtr address) {
+    return in_relaxed_mode(hand_out(to, address));
+  });
+  reach = std::exchange(driver.reach_context, [](cuda::Context context, unsigned flags) {
+    return in_relaxed_mode(reach(context, flags));
+  });
+  let_go = std::exchange(driver.mem_free,
+                         [](cuda::DevicePtr address) { return in_relaxed_mode(let_go(address)); });
+  driver.device_count = [](int* count) { return *count = 2, 0; };
+  driver.capture_mode = [](int* wanted) { return std::swap(mode, *wanted), 0; };
+  retained = mode = 0;
+  {
+    const auto first = runtime::open_cuda_device(driver, 0, {});
+    const auto second = runtime::open_cuda_device(driver, 1, {});
+    EXPECT_EQ(retained, 2);
+    const std::shared_ptr<std::byte> memory = first->allocate_shared(100);
+    EXPECT_EQ(second->reach_shared(first->share(memory)), memory);
+  }
+  EXPECT_EQ(retained, 2);
+  EXPECT_EQ(mode, 0);
 }
 
 TEST(PeerSums, AreForSixteenRanksAtMost) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/check/race_checker.h"
+#include "runtime/cuda/cublas_lt.h"
 #include "runtime/open_device.h"
 #include "support/sim/sim_device.h"
 #include "support/system/wait_dropper.h"
@@ -135,6 +136,22 @@ TEST(OpenDevice, ServesMoreStreamsThanATimelineHasOnAGpu) {
   for (const StreamHandle stream : streams) {
     gpu.device->synchronize(stream);
     gpu.device->destroy_stream(stream);
+  }
+}
+
+/// Where k is divided, partial sums of halves are of the type that is computed in: f32.
+TEST(CublasLt, PartialSumsOfHalvesAreNeverHalves) {
+  ASSERT_EQ(setenv("SEGFUSE_CUBLASLT", SEGFUSE_FAKE_CUBLASLT, 1), 0);
+  const cuda::CublasLt library;
+  unsetenv("SEGFUSE_CUBLASLT");
+  if (cuda::cublas_lt_version() != "99.99.99") GTEST_SKIP() << "the real library is in use";
+  for (const auto& [dtype, ways] : std::map<DType, std::uint64_t>{
+           {DType::kBF16, 2}, {DType::kF16, 2}, {DType::kF32, 7}, {DType::kF64, 7}}) {
+    GpuProduct product;
+    product.dtype = dtype;
+    std::uint64_t allowed = 0;
+    library.prepare(product)->run({}, nullptr, nullptr, &allowed, nullptr);
+    EXPECT_EQ(allowed, ways) << name_of(dtype);
   }
 }
 

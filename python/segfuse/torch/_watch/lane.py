@@ -30,9 +30,10 @@ class _Chunk:
     """Magnitudes on the device and their copies on the host."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        self.device_values = torch.empty(_CHUNK, dtype=dtype, device=device)
-        self.cells = self.device_values.unbind()
-        self.host = torch.empty(_CHUNK, dtype=dtype, pin_memory=device.type == "cuda")
+        with torch.inference_mode(False):  # it may be written out of that mode, too
+            self.device_values = torch.empty(_CHUNK, dtype=dtype, device=device)
+            self.cells = self.device_values.unbind()
+            self.host = torch.empty(_CHUNK, dtype=dtype, pin_memory=device.type == "cuda")
         self.used = 0
         self.sent = 0
         self.events: list[tuple[int, Any]] = []  # cells before this number have arrived with it

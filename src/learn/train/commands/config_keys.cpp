@@ -338,8 +338,8 @@ void add_training_keys(std::vector<ConfigKey>& keys) {
     precisions.emplace_back(name_of(precision), precision);
   s.choice(
       "precision", SEGFUSE_AT(training.precision), precisions,
-      "Precision of the encoder's matrix products and convolutions in training steps: float32; "
-      "TF32, on GPUs only (CPUs compute in float32); or bfloat16 with sums in float32.");
+      "Precision of the matrix products and convolutions in training steps: float32; TF32, on GPUs "
+      "only (CPUs compute in float32); or bfloat16 with sums in float32, in the encoder.");
   s.text("init", SEGFUSE_AT(training.init),
          "Model whose weights the training starts from: a file, the directory of a training, or a "
          "name of `segfuse models`; empty: random weights.");

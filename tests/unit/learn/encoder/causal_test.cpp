@@ -97,9 +97,9 @@ Tensor noise(std::int64_t frames) {
   return features;
 }
 
-class Encoder {
+class EncoderAlone {
  public:
-  Encoder(const ModelConfig& config, const std::string& backend)
+  EncoderAlone(const ModelConfig& config, const std::string& backend)
       : segmenter_(config),
         parameters_(parameters_of(segmenter_)),
         forward_(segmenter_.inference(), pool_of(how(backend).context), how(backend)),
@@ -157,7 +157,7 @@ TEST_P(Causal, ALaterFrameChangesNoBitOfAnEarlierOne) {
   ModelConfig config = kinds()[which].config;
   constexpr std::int64_t kFrames = 36;
   const Tensor features = noise(kFrames);
-  Encoder encoder(config, backend);
+  EncoderAlone encoder(config, backend);
   const auto before = encoder.scores(features, kFrames);
   for (const std::int64_t at : {0, 1, 7, 17, 18, 34, 35}) {
     SCOPED_TRACE(at);
@@ -181,7 +181,7 @@ TEST_P(Causal, ALaterFrameChangesNoBitOfAnEarlierOne) {
     for (std::size_t n = 0; n < half * kClasses; ++n) EXPECT_EQ(longer[i][n], shorter[i][n]) << n;
   // The same network that is not causal does look ahead.
   config.causal = false;
-  Encoder both(config, backend);
+  EncoderAlone both(config, backend);
   Tensor last = features.clone();
   last.span<float>()[(kFrames - 1) * kColumns] += 1;
   const auto frames = changed(both.scores(features, kFrames)[0], both.scores(last, kFrames)[0]);

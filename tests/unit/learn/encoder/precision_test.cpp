@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
 #include <set>
 
 #include "compiler/autodiff.h"
 #include "ir/builder.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
+#include "learn/model/given_encoder.h"
 #include "learn/model/products.h"
 #include "learn/train/loop/bound_inputs.h"
 #include "unit/learn/small_training.h"
@@ -245,6 +248,68 @@ TEST(Precision, TheRootFollowsItsProduct) {
   EXPECT_EQ(fusion.val(fusion.outputs()[0].val).dtype, DType::kF64);
   EXPECT_EQ(fusion.val(fusion.outputs()[1].val).dtype, DType::kF32);
   EXPECT_EQ(fusion.expr(fusion.val(fusion.outputs()[1].val).definition).op, ir::Op::cast);
+}
+
+/// Scores that an encoder gives itself are sums of f32 products, as those that the model makes.
+TEST(Precision, ProductsThatTheScoresAreASumOfStayAsTheyAre) {
+  ir::Fusion fusion;
+  ir::Builder b(fusion);
+  const ir::ValId x = fusion.add_input("x", DType::kF32, {2, 3});
+  const ir::ValId inside = fusion.add_input("inside", DType::kBool, {2, 1});
+  const auto times = [&](ir::ValId y, const char* name) {
+    return b.matmul(y, fusion.add_input(name, DType::kF32, {3, 3}));
+  };
+  const ir::ValId h = b.relu(times(x, "first"));
+  const ir::ValId scaled = b.mul(times(h, "scaled"), b.tanh(times(h, "gate")));
+  const ir::ValId sum = b.sub(b.add(times(h, "last"), h), b.neg(scaled));
+  const ir::ValId moved = b.reshape(b.permute(b.where(inside, sum, times(h, "else")), {1, 0}), {6});
+  fusion.add_output(round_products(fusion, moved, true));
+  ir::verify(fusion);
+  std::map<std::string, DType> found;
+  for (const ir::ExprId id : fusion.live_exprs()) {
+    const ir::Expr& e = fusion.expr(id);
+    if (e.op == ir::Op::matmul)
+      found[source_of(fusion, e.operands[1])] = fusion.val(e.results[0]).dtype;
+  }
+  const std::map<std::string, DType> expected = {{"first", DType::kBF16},
+                                                 {"gate", DType::kBF16},
+                                                 {"scaled", DType::kF32},
+                                                 {"last", DType::kF32},
+                                                 {"else", DType::kF32}};
+  EXPECT_EQ(found, expected);
+}
+
+TEST(Precision, TheLastProductOfAGivenEncoderThatScoresIsFloat32) {
+  for (const bool scores : {false, true}) {
+    ModelConfig m = tiny(0);
+    m.subsample = 1;
+    m.boundary_scores = false;
+    ir::Fusion written;
+    ir::Builder b(written);
+    const auto matrix = [&](const char* name, std::int64_t rows, std::int64_t columns) {
+      return written.add_input(name, DType::kF32, {ir::Extent(rows), ir::Extent(columns)});
+    };
+    const ir::ValId x = written.add_input(
+        "features", DType::kF32, {ir::Extent(1), written.symbol("H"), ir::Extent(m.features)});
+    const ir::ValId h = b.relu(b.matmul(x, matrix("encoder.first", m.features, 5)));
+    written.add_output(b.matmul(h, matrix("encoder.last", 5, m.classes)), "steps");
+    Encoder encoder;
+    encoder.training = encoder.inference = ir::print(written);
+    encoder.parameters = {{"first", Tensor::zeros(DType::kF32, {m.features, 5})},
+                          {"last", Tensor::zeros(DType::kF32, {5, m.classes})}};
+    encoder.scores = scores;
+    m.given = std::make_shared<const GivenEncoder>(encoder);
+    const ir::Fusion fusion = Segmenter(m).training(Precision::kBFloat16);
+    std::map<std::string, DType> found;
+    for (const ir::ExprId id : fusion.live_exprs()) {
+      const ir::Expr& e = fusion.expr(id);
+      const std::string name = e.op == ir::Op::matmul ? source_of(fusion, e.operands[1]) : "";
+      if (name.starts_with("encoder.")) found[name] = fusion.val(e.results[0]).dtype;
+    }
+    const std::map<std::string, DType> expected = {
+        {"encoder.first", DType::kBF16}, {"encoder.last", scores ? DType::kF32 : DType::kBF16}};
+    EXPECT_EQ(found, expected);
+  }
 }
 
 TEST(Precision, ThreadsAndRanksGiveTheSameBits) {
