@@ -1,13 +1,14 @@
-// Attention in f32 on a CUDA device, kernel by kernel. Prints a JSON list of rows for bench/run, an
-// empty one where there is no device.
+// Attention in f32 and bf16 on a CUDA device, kernel by kernel. Prints a JSON list of rows for
+// bench/run, an empty one where there is no device.
 //
-// usage: segfuse_bench_attention_gpu [variants [D]]
+// usage: segfuse_bench_attention_gpu [variants|variants16 [D [LENGTH]]]
 // variants: a line for each of many layouts of the kernels instead, with the largest difference of
 // its results from those of the layout that is chosen.
 
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -30,13 +31,12 @@ using engine::AttentionAddress;
 using engine::AttentionKernel;
 using engine::AttentionTiles;
 
-constexpr DType kType = DType::kF32;
-
 struct Sizes {
   std::int64_t batch, heads, length, width;
   bool causal;
+  DType dtype = DType::kF32;
   std::string name() const {
-    return fmt::format("attention {}x{}x{}x{}{}", batch, heads, length, width,
+    return fmt::format("attention {} {}x{}x{}x{}{}", name_of(dtype), batch, heads, length, width,
                        causal ? ", causal" : "");
   }
 };
@@ -63,8 +63,13 @@ class Attention {
     for (const AttentionAddress address :
          {AttentionAddress::kQ, AttentionAddress::kK, AttentionAddress::kV, AttentionAddress::kG}) {
       for (float& x : values) x = static_cast<float>(2 * rng.uniform() - 1);
-      at(address) = allocate(count_ * sizeof(float));
-      gpu_.device->copy(gpu_.home, at(address), values.data(), count_ * sizeof(float));
+      at(address) = allocate(count_ * size_of(sizes.dtype));
+      if (sizes.dtype == DType::kBF16) {  // the upper half of each
+        auto* const halves = reinterpret_cast<std::uint16_t*>(values.data());
+        for (std::size_t i = 0; i < count_; ++i)
+          halves[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(values[i]) >> 16);
+      }
+      gpu_.device->copy(gpu_.home, at(address), values.data(), count_ * size_of(sizes.dtype));
       gpu_.device->synchronize(gpu_.home);
     }
     for (const AttentionAddress address : {AttentionAddress::kLogs, AttentionAddress::kLess,
@@ -90,7 +95,7 @@ class Attention {
     std::vector<std::jthread> threads;
     for (const auto& [kernel, tiles] : all)
       threads.emplace_back(
-          [this, launch = engine::attention_launch(kernel, kType, plan_, true, tiles)] {
+          [this, launch = engine::attention_launch(kernel, sizes_.dtype, plan_, true, tiles)] {
             try {
               gpu_.kernels->kernel(launch.program, launch.entry);
             } catch (const std::exception&) {  // said when it is used
@@ -121,7 +126,7 @@ class Attention {
   double time_finite(std::int64_t of) {
     std::vector<engine::FiniteMatrix> matrices(static_cast<std::size_t>(of),
                                                {&plan_.v, plan_.outer});
-    Prepared p{engine::attention_finite_launch(kType, plan_, plan_.rows, matrices), {}};
+    Prepared p{engine::attention_finite_launch(sizes_.dtype, plan_, plan_.rows, matrices), {}};
     for (std::size_t i = 0; i < matrices.size(); ++i)
       p.launch.words[i] = reinterpret_cast<std::uintptr_t>(at(AttentionAddress::kV));
     p.launch.words[3] = reinterpret_cast<std::uintptr_t>(at(AttentionAddress::kRowFlags));
@@ -139,8 +144,13 @@ class Attention {
   }
   std::vector<float> results(std::size_t which) {
     std::vector<float> values(count_);
-    gpu_.device->copy(gpu_.home, values.data(), results_[which], count_ * sizeof(float));
+    gpu_.device->copy(gpu_.home, values.data(), results_[which], count_ * size_of(sizes_.dtype));
     gpu_.device->synchronize(gpu_.home);
+    if (sizes_.dtype == DType::kBF16) {
+      const auto* const halves = reinterpret_cast<const std::uint16_t*>(values.data());
+      for (std::size_t i = count_; i-- > 0;)
+        values[i] = std::bit_cast<float>(static_cast<std::uint32_t>(halves[i]) << 16);
+    }
     return values;
   }
 
@@ -150,16 +160,18 @@ class Attention {
     runtime::GpuKernel code;
   };
   Prepared prepare(AttentionKernel kernel, const AttentionTiles& tiles) {
-    Prepared p{engine::attention_launch(kernel, kType, plan_, true, tiles), {}};
+    Prepared p{engine::attention_launch(kernel, sizes_.dtype, plan_, true, tiles), {}};
     std::byte* first = nullptr;
     std::byte* second = nullptr;
     if (kernel != AttentionKernel::kLogarithms) first = results_[0];
-    if (kernel == AttentionKernel::kResult) second = at(AttentionAddress::kLogs);
     if (kernel == AttentionKernel::kKeys) second = results_[1];
     at(AttentionAddress::kFirst) = first;
     at(AttentionAddress::kSecond) = second;
     for (std::size_t i = 0; i < static_cast<std::size_t>(AttentionAddress::kCount); ++i)
       p.launch.words[i] = reinterpret_cast<std::uintptr_t>(addresses_[i]);
+    if (kernel == AttentionKernel::kResult)
+      p.launch.words[static_cast<std::size_t>(AttentionAddress::kLog)] =
+          reinterpret_cast<std::uintptr_t>(at(AttentionAddress::kLogs));
     p.code = gpu_.kernels->kernel(p.launch.program, p.launch.entry);
     return p;
   }
@@ -185,27 +197,31 @@ class Attention {
 constexpr AttentionKernel kBackward[] = {AttentionKernel::kLogarithms, AttentionKernel::kQueries,
                                          AttentionKernel::kKeys};
 
-AttentionTiles chosen(const runtime::DeviceAccess& gpu, AttentionKernel kernel,
+AttentionTiles chosen(const runtime::DeviceAccess& gpu, AttentionKernel kernel, DType dtype,
                       std::int64_t width) {
-  return engine::attention_tiles(kernel, kType, width, width,
+  return engine::attention_tiles(kernel, dtype, width, width,
                                  static_cast<std::size_t>(gpu.kernels->shared_bytes()));
 }
 
 nlohmann::json rows(const runtime::DeviceAccess& gpu) {
   nlohmann::json all = nlohmann::json::array();
-  for (const bool causal : {false, true})
+  for (const auto& [dtype, causal] : {std::pair{DType::kF32, false},
+                                      {DType::kF32, true},
+                                      {DType::kBF16, false},
+                                      {DType::kBF16, true}})
     for (const auto& [b, h, t, d] : {std::tuple{8, 16, 2048, 64},
                                      {1, 8, 8192, 64},
                                      {8, 16, 2048, 128},
                                      {32, 8, 512, 32},
-                                     {4, 16, 1024, 80}}) {
-      const Sizes sizes{b, h, t, d, causal};
+                                     {4, 16, 1024, 80},
+                                     {32, 8, 1000, 64}}) {
+      const Sizes sizes{b, h, t, d, causal, dtype};
       Attention attention(gpu, sizes);
       double forward =
-          attention.time(AttentionKernel::kResult, chosen(gpu, AttentionKernel::kResult, d));
+          attention.time(AttentionKernel::kResult, chosen(gpu, AttentionKernel::kResult, dtype, d));
       double backward = 0;
       for (const AttentionKernel kernel : kBackward)
-        backward += attention.time(kernel, chosen(gpu, kernel, d));
+        backward += attention.time(kernel, chosen(gpu, kernel, dtype, d));
       if (causal) {
         forward += attention.time_finite(1);
         backward += attention.time_finite(1) + attention.time_finite(3);
@@ -229,45 +245,65 @@ const char* name_of(AttentionKernel kernel) {
   return "";
 }
 
-void variants(const runtime::DeviceAccess& gpu, std::int64_t width) {
-  constexpr std::pair<AttentionKernel, AttentionTiles> kTried[] = {
-      {AttentionKernel::kResult, {4, 4, 8, 8, 2, 2}},
-      {AttentionKernel::kResult, {4, 4, 8, 8, 1, 2}},
-      {AttentionKernel::kResult, {8, 2, 8, 4, 2, 1}},
-      {AttentionKernel::kResult, {8, 4, 8, 8, 2, 1}},
-      {AttentionKernel::kResult, {4, 4, 8, 4, 1, 2}},
-      {AttentionKernel::kResult, {4, 4, 4, 8, 1, 3}},
-      {AttentionKernel::kResult, {4, 4, 4, 4, 1, 2}},
-      {AttentionKernel::kResult, {4, 2, 8, 4, 1, 2}},
-      {AttentionKernel::kQueries, {4, 4, 4, 8, 1, 2}},
-      {AttentionKernel::kQueries, {4, 4, 8, 4, 1, 2}},
-      {AttentionKernel::kQueries, {4, 4, 8, 8, 2, 1}},
-      {AttentionKernel::kQueries, {8, 2, 8, 4, 1, 1}},
-      {AttentionKernel::kQueries, {8, 4, 4, 8, 1, 1}},
-      {AttentionKernel::kQueries, {8, 4, 8, 4, 1, 1}},
-      {AttentionKernel::kQueries, {4, 4, 4, 4, 1, 2}},
-      {AttentionKernel::kQueries, {4, 4, 4, 4, 1, 3}},
-      {AttentionKernel::kQueries, {8, 2, 4, 4, 1, 1}},
-      {AttentionKernel::kKeys, {4, 4, 4, 8, 1, 2}},
-      {AttentionKernel::kKeys, {4, 4, 8, 4, 1, 2}},
-      {AttentionKernel::kKeys, {8, 2, 8, 4, 1, 1}},
-      {AttentionKernel::kKeys, {8, 4, 4, 8, 1, 1}},
-      {AttentionKernel::kKeys, {4, 4, 4, 4, 1, 2}},
-      {AttentionKernel::kKeys, {4, 4, 4, 4, 1, 3}},
-      {AttentionKernel::kKeys, {8, 2, 4, 4, 1, 1}},
-      {AttentionKernel::kKeys, {8, 2, 4, 4, 1, 2}},
-      {AttentionKernel::kLogarithms, {4, 4, 8, 8, 2, 2}}};
+using Variant = std::pair<AttentionKernel, AttentionTiles>;
+
+std::span<const Variant> variants_of(DType dtype) {
+  static constexpr Variant kTried16[] = {{AttentionKernel::kResult, {4, 8, 4, 16, 1, 2, 1}},
+                                         {AttentionKernel::kResult, {4, 8, 2, 16, 1, 3, 1}},
+                                         {AttentionKernel::kResult, {4, 8, 4, 16, 1, 2, 0}},
+                                         {AttentionKernel::kResult, {8, 8, 2, 16, 1, 1, 1}},
+                                         {AttentionKernel::kResult, {4, 8, 4, 8, 1, 2, 1}},
+                                         {AttentionKernel::kQueries, {4, 8, 4, 8, 1, 2, 1}},
+                                         {AttentionKernel::kQueries, {4, 8, 2, 8, 1, 2, 1}},
+                                         {AttentionKernel::kQueries, {8, 8, 2, 8, 1, 1, 1}},
+                                         {AttentionKernel::kKeys, {4, 8, 4, 8, 1, 2, 0}},
+                                         {AttentionKernel::kKeys, {4, 8, 2, 16, 1, 2, 1}},
+                                         {AttentionKernel::kKeys, {4, 8, 2, 8, 1, 2, 1}},
+                                         {AttentionKernel::kKeys, {8, 8, 2, 8, 1, 1, 1}},
+                                         {AttentionKernel::kLogarithms, {4, 8, 4, 16, 1, 2, 1}}};
+  static constexpr Variant kTried[] = {{AttentionKernel::kResult, {4, 4, 8, 8, 2, 2}},
+                                       {AttentionKernel::kResult, {4, 4, 8, 8, 1, 2}},
+                                       {AttentionKernel::kResult, {8, 2, 8, 4, 2, 1}},
+                                       {AttentionKernel::kResult, {8, 4, 8, 8, 2, 1}},
+                                       {AttentionKernel::kResult, {4, 4, 8, 4, 1, 2}},
+                                       {AttentionKernel::kResult, {4, 4, 4, 8, 1, 3}},
+                                       {AttentionKernel::kResult, {4, 4, 4, 4, 1, 2}},
+                                       {AttentionKernel::kResult, {4, 2, 8, 4, 1, 2}},
+                                       {AttentionKernel::kQueries, {4, 4, 4, 8, 1, 2}},
+                                       {AttentionKernel::kQueries, {4, 4, 8, 4, 1, 2}},
+                                       {AttentionKernel::kQueries, {4, 4, 8, 8, 2, 1}},
+                                       {AttentionKernel::kQueries, {8, 2, 8, 4, 1, 1}},
+                                       {AttentionKernel::kQueries, {8, 4, 4, 8, 1, 1}},
+                                       {AttentionKernel::kQueries, {8, 4, 8, 4, 1, 1}},
+                                       {AttentionKernel::kQueries, {4, 4, 4, 4, 1, 2}},
+                                       {AttentionKernel::kQueries, {4, 4, 4, 4, 1, 3}},
+                                       {AttentionKernel::kQueries, {8, 2, 4, 4, 1, 1}},
+                                       {AttentionKernel::kKeys, {4, 4, 4, 8, 1, 2}},
+                                       {AttentionKernel::kKeys, {4, 4, 8, 4, 1, 2}},
+                                       {AttentionKernel::kKeys, {8, 2, 8, 4, 1, 1}},
+                                       {AttentionKernel::kKeys, {8, 4, 4, 8, 1, 1}},
+                                       {AttentionKernel::kKeys, {4, 4, 4, 4, 1, 2}},
+                                       {AttentionKernel::kKeys, {4, 4, 4, 4, 1, 3}},
+                                       {AttentionKernel::kKeys, {8, 2, 4, 4, 1, 1}},
+                                       {AttentionKernel::kKeys, {8, 2, 4, 4, 1, 2}},
+                                       {AttentionKernel::kLogarithms, {4, 4, 8, 8, 2, 2}}};
+  return dtype == DType::kBF16 ? std::span<const Variant>(kTried16) : kTried;
+}
+
+void variants(const runtime::DeviceAccess& gpu, DType dtype, std::int64_t width,
+              std::int64_t length) {
   const auto most = static_cast<std::size_t>(gpu.kernels->shared_bytes());
-  std::vector<std::pair<AttentionKernel, AttentionTiles>> tried;
-  for (const auto& one : kTried)
-    if (engine::attention_shared_bytes(one.first, kType, width, width, one.second) <= most)
+  std::vector<Variant> tried;
+  for (const Variant& one : variants_of(dtype))
+    if (engine::attention_shared_bytes(one.first, dtype, width, width, one.second) <= most)
       tried.push_back(one);
   for (const bool causal : {false, true}) {
-    Attention attention(gpu, {8, 16, 2048, width, causal});
+    Attention attention(gpu, {16, 16, length, width, causal, dtype});
     attention.compile(tried);
     // The logarithms and then the gradients need those of the result.
-    attention.time(AttentionKernel::kResult, chosen(gpu, AttentionKernel::kResult, width));
-    attention.time(AttentionKernel::kLogarithms, chosen(gpu, AttentionKernel::kLogarithms, width));
+    attention.time(AttentionKernel::kResult, chosen(gpu, AttentionKernel::kResult, dtype, width));
+    attention.time(AttentionKernel::kLogarithms,
+                   chosen(gpu, AttentionKernel::kLogarithms, dtype, width));
     for (const auto& [kernel, t] : tried) {
       const bool keys = kernel == AttentionKernel::kKeys;
       const double products = kernel == AttentionKernel::kResult    ? 2
@@ -278,7 +314,7 @@ void variants(const runtime::DeviceAccess& gpu, std::int64_t width) {
         const double ms = attention.time(kernel, t);
         const std::vector<float> first = attention.results(0);
         const std::vector<float> second = attention.results(1);
-        attention.time(kernel, chosen(gpu, kernel, width));
+        attention.time(kernel, chosen(gpu, kernel, dtype, width));
         double worst = 0;
         const auto compare = [&](const std::vector<float>& a, const std::vector<float>& b) {
           for (std::size_t i = 0; i < a.size(); i += 7)
@@ -286,14 +322,14 @@ void variants(const runtime::DeviceAccess& gpu, std::int64_t width) {
         };
         compare(attention.results(0), first);
         if (keys) compare(attention.results(1), second);
-        const double flops =
-            products * 2.0 * 8 * 16 * 2048 * 2048 * static_cast<double>(width) / (causal ? 2 : 1);
+        const double flops = products * 2.0 * 16 * 16 * static_cast<double>(length * length) *
+                             static_cast<double>(width) / (causal ? 2 : 1);
         fmt::print(
-            "D={}{} {} {},{},{},{},{},{} shared {} local {}: {:.3f} ms, {:.1f} TFLOP/s, "
+            "D={}{} {} {},{},{},{},{},{},{} shared {} local {}: {:.3f} ms, {:.1f} TFLOP/s, "
             "off by {:.1e}\n",
             width, causal ? " causal" : "", name_of(kernel), t.warps, t.row_lanes, t.rows,
-            t.columns, t.parts, t.resident,
-            engine::attention_shared_bytes(kernel, kType, width, width, t),
+            t.columns, t.parts, t.resident, t.held,
+            engine::attention_shared_bytes(kernel, dtype, width, width, t),
             attention.local_bytes(kernel, t), ms, flops / ms / 1e9, worst);
       } catch (const std::exception& error) {
         fmt::print("D={} {} {},{},{},{},{},{}: {}\n", width, name_of(kernel), t.warps, t.row_lanes,
@@ -314,8 +350,11 @@ int run(std::span<char*> arguments) {
     return 0;
   }
   const runtime::DeviceAccess gpu = runtime::access_cuda(0);
-  if (arguments.size() > 1 && std::string_view(arguments[1]) == "variants")
-    variants(gpu, arguments.size() > 2 ? std::atoi(arguments[2]) : 64);
+  if (const std::string_view what = arguments.size() > 1 ? arguments[1] : "";
+      what.starts_with("variants"))
+    variants(gpu, what == "variants16" ? DType::kBF16 : DType::kF32,
+             arguments.size() > 2 ? std::atoi(arguments[2]) : 64,
+             arguments.size() > 3 ? std::atoi(arguments[3]) : 2048);
   else
     fmt::print("{}\n", rows(gpu).dump(1));
   return 0;

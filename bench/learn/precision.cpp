@@ -1,5 +1,5 @@
 // Training steps in each precision of products (training.precision), on the first GPU.
-//   segfuse_bench_precision                    reference_ms is the step in float32
+//   segfuse_bench_precision [NAME]             reference_ms is the step in float32
 //   segfuse_bench_precision print NAME PRECISION    the program of a step, in text form
 // Prints one JSON list of rows, empty where there is no GPU. Each row has the longest kinds of
 // steps of the program, from a run in which each is waited for.
@@ -166,9 +166,11 @@ nlohmann::ordered_json profile_of(const learn::Segmenter& segmenter, const learn
   return rows;
 }
 
-nlohmann::ordered_json rows_on(const std::shared_ptr<engine::Accelerator>& accelerator) {
+nlohmann::ordered_json rows_on(const std::shared_ptr<engine::Accelerator>& accelerator,
+                               const std::string& only) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const char* const name : {"convolutions", "attention"}) {
+    if (!only.empty() && only != name) continue;
     const learn::Segmenter segmenter(model_named(name));
     const learn::Batch batch = batch_for(segmenter.config());
     double reference = 0;
@@ -186,14 +188,18 @@ nlohmann::ordered_json rows_on(const std::shared_ptr<engine::Accelerator>& accel
         if (attempt > 0) same = std::ranges::equal(before.span<float>(), now.span<float>());
         before = now.clone();
       }
+      accelerator->heap().reset_peaks();
       Trial trial(segmenter, batch, precision, accelerator);
       trial.run(3);
       const double ms = trial.ms_a_step();
+      const double peak =
+          static_cast<double>(accelerator->heap().statistics().peak_taken_bytes) / 1e9;
       if (precision == Precision::kFloat32) reference = ms, exact = losses.back();
       rows.push_back({{"name", fmt::format("{}, {}", name, learn::name_of(precision))},
                       {"device", accelerator->device()->device().name()},
                       {"threads", 1},
                       {"ms", ms},
+                      {"peak_gb", peak},
                       {"error", std::abs(losses.back() / exact - 1)},
                       {"reference_ms", reference},
                       {"losses", losses},
@@ -219,6 +225,6 @@ int main(int argc, char** argv) {
     fmt::print("[]\n");
     return 0;
   }
-  fmt::print("{}\n", rows_on(engine::open_accelerator("cuda")).dump(1));
+  fmt::print("{}\n", rows_on(engine::open_accelerator("cuda"), argc > 1 ? argv[1] : "").dump(1));
   return 0;
 }

@@ -27,20 +27,17 @@ void find_attention(ir::Fusion& fusion, std::span<const ir::ValId> roots,
 bool find_attention(ir::Fusion& fusion);
 
 /// The results of an attention, or of its gradients, by products, sums and elementwise operations;
-/// its uses read them.
+/// its uses read them. Of bf16, products and weights are bf16, and scores, softmax and its gradient
+/// f32.
 void write_attention_out(ir::Fusion& fusion, ir::ExprId attention, Replaced& replaced);
 
 /// Writes all out. Whether there was one.
 bool write_attention_out(ir::Fusion& fusion);
 
-/// Writes all of f32 out with products of bf16: operands, results and weights are rounded, and
-/// scores, softmax and its gradient are f32. The gradients take the rounded weights, so that no
-/// others are kept for them.
-void write_attention_out_in_bf16(ir::Fusion& fusion);
-
 /// The largest sizes of rows, of queries and of values, and the most axes that kernels for GPUs
 /// have.
 inline constexpr std::int64_t kMaxGpuAttention = 256;
+inline constexpr std::int64_t kMaxGpuAttention16 = 128;  // of bf16
 inline constexpr std::size_t kMaxGpuAttentionAxes = 8;
 /// Writes those out that GPUs have no kernel for: with larger rows, or rows of a size that is not a
 /// number. Whether there was one.

@@ -20,6 +20,9 @@ struct AttentionOperands {
   std::size_t rest = 0;
 };
 
+/// The type of the bias, the logarithms and the sums of rows of an attention of `dtype`.
+inline DType attention_sums(DType dtype) { return dtype == DType::kBF16 ? DType::kF32 : dtype; }
+
 inline AttentionOperands attention_operands(const Fusion& fusion, Op op,
                                             std::span<const ValId> operands) {
   AttentionOperands found;

@@ -2,12 +2,14 @@
 // Attention of random operands as a program, for tests of all back ends.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "compiler/autodiff.h"
+#include "ir/attention.h"
 #include "ir/builder.h"
 #include "support/tensors.h"
 
@@ -31,18 +33,29 @@ struct Attention {
     return shape;
   }
 
+  /// How far results may be from the formula. Of bf16, they and the weights are rounded to it.
+  double tolerance() const {
+    switch (dtype) {
+      case DType::kF32: return 1e-4;
+      case DType::kBF16:
+        return 3e-3 * std::sqrt(static_cast<double>(std::max<std::int64_t>({4, inner, outer})));
+      default: return 1e-11;
+    }
+  }
+
   std::vector<Tensor> inputs() const {
     Rng rng(seed);
-    std::vector<Tensor> all{uniform(rng, dtype, stack(rows, inner)),
-                            uniform(rng, dtype, stack(columns, inner)),
-                            uniform(rng, dtype, stack(columns, outer))};
-    if (bias) all.push_back(uniform(rng, dtype, *bias));
+    const double most = dtype == DType::kBF16 ? 1 : 2;
+    const auto some = [&](const Shape& shape) { return uniform(rng, dtype, shape, -most, most); };
+    std::vector<Tensor> all{some(stack(rows, inner)), some(stack(columns, inner)),
+                            some(stack(columns, outer))};
+    if (bias) all.push_back(uniform(rng, ir::attention_sums(dtype), *bias));
     if (mask) {
       all.emplace_back(DType::kBool, *mask);
       for (std::int64_t i = 0; i < all.back().size(); ++i)
         all.back().set(i, rng.uniform() < 0.7 ? 1 : 0);
     }
-    if (gradient) all.push_back(uniform(rng, dtype, stack(rows, outer)));
+    if (gradient) all.push_back(some(stack(rows, outer)));
     return all;
   }
 

@@ -14,33 +14,35 @@ using ir::ValId;
 
 class Writer {
  public:
-  /// Products are of `products`, which may be narrower than the operands.
-  Writer(ir::Fusion& fusion, ExprId id, DType products)
+  Writer(ir::Fusion& fusion, ExprId id)
       : b_(fusion),
-        products_(products),
         e_(fusion.expr(id)),
-        parts_(ir::attention_operands(fusion, e_.op, e_.operands)) {}
+        parts_(ir::attention_operands(fusion, e_.op, e_.operands)),
+        products_(fusion.val(e_.operands[0]).dtype),
+        sums_(ir::attention_sums(products_)) {}
 
   std::vector<ValId> run() {
     const ValId q = e_.operands[0];
     const ValId k = e_.operands[1];
     const ValId v = e_.operands[2];
     const ValId s = scores();
-    const ValId p = b_.cast(b_.cast(b_.softmax(s, -1), products_), dtype());
-    if (e_.op == Op::attention) return {product(p, v), b_.logsumexp(s, {-1})};
+    // Gradients take the rounded weights, so that no others are kept for them.
+    const ValId p = b_.cast(b_.cast(b_.softmax(s, -1), products_), sums_);
+    if (e_.op == Op::attention) return {multiply(p, v), b_.logsumexp(s, {-1})};
     const ValId g = e_.operands[parts_.rest + 1];
     const ValId rows = b_.unsqueeze(e_.operands[parts_.rest + 2], -1);
     ValId ds = b_.mul(p, b_.sub(product(g, v, false, true), rows));
     if (seen_.valid()) ds = b_.where(seen_, ds, b_.constant_like(0, ds));
     ds = scaled(ds);
-    return {product(ds, k), product(ds, q, true, false), product(p, g, true, false)};
+    return {multiply(ds, k), multiply(ds, q, true, false), multiply(p, g, true, false)};
   }
 
  private:
-  DType dtype() const { return b_.val(e_.operands[0]).dtype; }
+  ValId multiply(ValId a, ValId b, bool transpose_a = false, bool transpose_b = false) {
+    return b_.matmul(b_.cast(a, products_), b_.cast(b, products_), transpose_a, transpose_b);
+  }
   ValId product(ValId a, ValId b, bool transpose_a = false, bool transpose_b = false) {
-    return b_.cast(
-        b_.matmul(b_.cast(a, products_), b_.cast(b, products_), transpose_a, transpose_b), dtype());
+    return b_.cast(multiply(a, b, transpose_a, transpose_b), sums_);
   }
   ValId scaled(ValId s) {
     const double scale = e_.attr<double>("scale");
@@ -63,31 +65,12 @@ class Writer {
   }
 
   Builder b_;
-  DType products_;
   const Expr e_;  // a copy: building moves storage
   ir::AttentionOperands parts_;
+  DType products_;  ///< of their operands and results
+  DType sums_;
   ValId seen_;
 };
-
-}  // namespace
-
-namespace {
-
-void write_out(ir::Fusion& fusion, ExprId attention, DType products, Replaced& replaced) {
-  const std::vector<ValId> old = fusion.expr(attention).results;
-  const std::vector<ValId> with = Writer(fusion, attention, products).run();
-  for (std::size_t i = 0; i < old.size(); ++i) {
-    ValId result = with[i];
-    const Extents shape = fusion.val(old[i]).shape;
-    if (fusion.val(result).shape != shape) {
-      std::vector<std::int64_t> axes;
-      for (std::size_t a = 0; a < shape.size(); ++a) axes.push_back(static_cast<std::int64_t>(a));
-      result = Builder(fusion).broadcast(result, axes, shape);
-    }
-    fusion.redirect_uses(old[i], result);
-    replaced[old[i]] = result;
-  }
-}
 
 bool is_attention(const Expr& e) { return e.op == Op::attention || e.op == Op::attention_grad; }
 
@@ -103,15 +86,19 @@ bool write_out(ir::Fusion& fusion, const Wanted& wanted) {
 }  // namespace
 
 void write_attention_out(ir::Fusion& fusion, ExprId attention, Replaced& replaced) {
-  write_out(fusion, attention, fusion.val(fusion.expr(attention).operands[0]).dtype, replaced);
-}
-
-void write_attention_out_in_bf16(ir::Fusion& fusion) {
-  Replaced replaced;
-  for (const ExprId id : fusion.live_exprs())
-    if (const Expr& e = fusion.expr(id);
-        is_attention(e) && fusion.val(e.operands[0]).dtype == DType::kF32)
-      write_out(fusion, id, DType::kBF16, replaced);
+  const std::vector<ValId> old = fusion.expr(attention).results;
+  const std::vector<ValId> with = Writer(fusion, attention).run();
+  for (std::size_t i = 0; i < old.size(); ++i) {
+    ValId result = with[i];
+    const Extents shape = fusion.val(old[i]).shape;
+    if (fusion.val(result).shape != shape) {
+      std::vector<std::int64_t> axes;
+      for (std::size_t a = 0; a < shape.size(); ++a) axes.push_back(static_cast<std::int64_t>(a));
+      result = Builder(fusion).broadcast(result, axes, shape);
+    }
+    fusion.redirect_uses(old[i], result);
+    replaced[old[i]] = result;
+  }
 }
 
 bool write_attention_out(ir::Fusion& fusion) {
@@ -119,11 +106,13 @@ bool write_attention_out(ir::Fusion& fusion) {
 }
 
 bool write_large_attention_out(ir::Fusion& fusion) {
-  const auto small = [](const ir::Extent& size) {
-    return size.is_constant() && size.constant() <= kMaxGpuAttention;
-  };
   return write_out(fusion, [&](const Expr& e) {
     const Extents& q = fusion.val(e.operands[0]).shape;
+    const std::int64_t most =
+        fusion.val(e.operands[0]).dtype == DType::kBF16 ? kMaxGpuAttention16 : kMaxGpuAttention;
+    const auto small = [&](const ir::Extent& size) {
+      return size.is_constant() && size.constant() <= most;
+    };
     return q.size() > kMaxGpuAttentionAxes || !small(fusion.canonical(q).back()) ||
            !small(fusion.canonical(fusion.val(e.operands[2]).shape).back());
   });

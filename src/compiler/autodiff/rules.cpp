@@ -483,7 +483,8 @@ void Adjoint::attention() {
   const bool has_result = cotangents_[0].valid();
   const ValId g = has_result ? cotangents_[0]
                              : b_.full(0, b_.val(e_.results[0]).shape, b_.val(e_.results[0]).dtype);
-  Ex rows = value(b_.sum(b_.mul(g, e_.results[0]), {-1}));
+  const DType sums = b_.val(e_.results[1]).dtype;
+  Ex rows = value(b_.sum(b_.mul(b_.cast(g, sums), b_.cast(e_.results[0], sums)), {-1}));
   if (cotangents_[1].valid()) rows = rows - value(cotangents_[1]);
   std::vector<ValId> operands = e_.operands;
   operands.insert(operands.end(), {e_.results[1], g, rows.id});

@@ -17,10 +17,9 @@ namespace {
 
 constexpr std::size_t kLongestChain = 4;
 
-/// Of one operand, so that a chain reads no more than its result would be.
 bool is_cheap(const Expr& e) {
-  return e.operands.size() == 1 && ir::info(e.op).op_class == ir::OpClass::kElementwise &&
-         costs_less_than_memory(e.op);
+  if (e.op == ir::Op::broadcast || e.op == ir::Op::squeeze || e.op == ir::Op::reshape) return true;
+  return ir::info(e.op).op_class == ir::OpClass::kElementwise && costs_less_than_memory(e.op);
 }
 
 bool in(const std::vector<ValId>& sorted, ValId val) {
@@ -29,14 +28,29 @@ bool in(const std::vector<ValId>& sorted, ValId val) {
 
 }  // namespace
 
+/// The operand that a cheap expression reads, by position, if it reads one only, so that a chain
+/// reads no more than its result would be. Others are free.
+std::optional<std::size_t> MergeSearch::link(ExprId id) const {
+  const Expr& e = fusion_.expr(id);
+  if (!is_cheap(e)) return {};
+  std::optional<std::size_t> found;
+  for (std::size_t i = 0; i < e.operands.size(); ++i) {
+    if (context_.is_free(e.operands[i])) continue;
+    if (found) return {};
+    found = i;
+  }
+  return found;
+}
+
 /// From the nearest value that is in memory anyway. Empty if there is none near.
 MergeSearch::Chain MergeSearch::cheap_chain(ValId val) const {
   Chain chain;
   for (ValId at = val; chain.exprs.size() < kLongestChain;) {
     const ExprId id = fusion_.val(at).definition;
-    if (!id.valid() || !is_cheap(fusion_.expr(id)) || context_.is_free(id)) return {};
+    const auto from = id.valid() && !context_.is_free(id) ? link(id) : std::nullopt;
+    if (!from) return {};
     chain.exprs.insert(chain.exprs.begin(), id);
-    at = fusion_.expr(id).operands[0];
+    at = fusion_.expr(id).operands[*from];
     const ExprId below = fusion_.val(at).definition;
     const bool in_memory =
         !below.valid() || in(groups_[group_of_[below.index]].boundary.outputs, at);
@@ -57,7 +71,9 @@ bool MergeSearch::copy_into(Number group, ValId val, const Chain& chain) {
   std::vector<ExprId> copies;
   for (const ExprId id : chain.exprs) {
     const Expr e = fusion_.expr(id);
-    copies.push_back(fusion_.add_expr(e.op, {made}, e.attrs));
+    std::vector<ValId> operands = e.operands;
+    operands[*link(id)] = made;
+    copies.push_back(fusion_.add_expr(e.op, operands, e.attrs));
     context_.add_copy(copies.back(), id);
     made = fusion_.result(copies.back());
   }
@@ -166,8 +182,7 @@ void MergeSearch::recompute_cheap_chains() {
   std::vector<ValId> crossing;
   for (const ExprId id : context_.order()) {
     const Number g = group_of_[id.index];
-    if (g == kNone || groups_[g].domain.kind == GroupKind::kLibrary || !is_cheap(fusion_.expr(id)))
-      continue;
+    if (g == kNone || groups_[g].domain.kind == GroupKind::kLibrary || !link(id)) continue;
     const ValId val = fusion_.result(id);
     if (in(groups_[g].boundary.outputs, val)) crossing.push_back(val);
   }

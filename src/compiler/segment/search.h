@@ -2,6 +2,7 @@
 // The groups while they are merged.
 
 #include <map>
+#include <optional>
 #include <queue>
 #include <unordered_map>
 #include <unordered_set>
@@ -86,6 +87,7 @@ class MergeSearch {
     std::vector<ir::ExprId> exprs;  ///< from the base to the value
     ir::ValId base;
   };
+  std::optional<std::size_t> link(ir::ExprId id) const;
   Chain cheap_chain(ir::ValId val) const;
   void recompute(ir::ValId val);
   bool copy_into(Number group, ir::ValId val, const Chain& chain);

@@ -67,11 +67,12 @@ void CpuPlanner::plan_attention(ir::ExprId id) {
         });
       },
       {}, workspaces);
+  round(id, fusion_.result(id));
 }
 
 void CpuPlanner::plan_attention_grad(ir::ExprId id) {
   AttentionRefs refs = attention_refs(fusion_, sizes_, id, attention_operands(id));
-  const DType type = dtype(fusion_.result(id));
+  const DType type = ir::attention_sums(dtype(fusion_.result(id)));
   std::vector<Ref> results;
   std::vector<std::optional<Ref>> to;
   for (const ir::ValId result : fusion_.expr(id).results) {
@@ -100,6 +101,8 @@ void CpuPlanner::plan_attention_grad(ir::ExprId id) {
         });
       },
       {}, workspaces);
+  for (const ir::ValId result : fusion_.expr(id).results)
+    if (wanted(result)) round(id, result);
 }
 
 }  // namespace segfuse::engine

@@ -84,7 +84,7 @@ void DevicePlanner::add_attention(ir::ExprId id) {
                          finite_rows(step, plan.columns, {values}, {&step.operands[2], 1})});
   }
   const std::array<Addressed, 2> results{{{word_of(AttentionAddress::kFirst), out, true},
-                                          {word_of(AttentionAddress::kSecond), logs, true}}};
+                                          {word_of(AttentionAddress::kLog), logs, true}}};
   launch_attention(step, AttentionKernel::kResult, name_of(id), results);
 }
 
@@ -110,7 +110,8 @@ void DevicePlanner::add_attention_grad(ir::ExprId id) {
     of_logs.row = 1;
     step.refs.push_back(
         {word_of(AttentionAddress::kRowFlags),
-         finite_rows(step, plan.rows, {{&plan.q, plan.inner}, {&plan.g, plan.outer}, {&of_logs, 1}},
+         finite_rows(step, plan.rows,
+                     {{&plan.q, plan.inner}, {&plan.g, plan.outer}, {&of_logs, 1, true}},
                      std::array<Ref, 3>{step.operands[0], g, logs})});
     step.refs.push_back(
         {word_of(AttentionAddress::kColumnFlags),

@@ -50,7 +50,7 @@ class AttentionRule {
     const Extents rows(q.begin(), q.end() - 1);
     Extents result = q;
     result.back() = v.back();
-    if (op_ == Op::attention) return {{dtype, result}, {dtype, rows}};
+    if (op_ == Op::attention) return {{dtype, result}, {attention_sums(dtype), rows}};
     need_shape(parts_.rest, rows, "the logarithms");
     need_shape(parts_.rest + 1, result, "the cotangent");
     need_shape(parts_.rest + 2, rows, "the sums of rows");
@@ -69,11 +69,19 @@ class AttentionRule {
 
   void check_types() const {
     const DType dtype = fusion_.val(operands_[0]).dtype;
-    if (dtype != DType::kF32 && dtype != DType::kF64)
-      fail("needs f32 or f64; cast {} first", text(0));
-    for (std::size_t i = 1; i < operands_.size(); ++i)
-      if (fusion_.val(operands_[i]).dtype != dtype && i != parts_.mask)
+    if (dtype != DType::kF32 && dtype != DType::kF64 && dtype != DType::kBF16)
+      fail("needs f32, f64 or bf16; cast {} first", text(0));
+    const DType sums = attention_sums(dtype);
+    for (std::size_t i = 1; i < operands_.size(); ++i) {
+      if (i == parts_.mask) continue;
+      const bool of_sums = i == parts_.bias || i == parts_.rest || i == parts_.rest + 2;
+      const DType expected = of_sums ? sums : dtype;
+      if (fusion_.val(operands_[i]).dtype == expected) continue;
+      if (expected == dtype)
         fail("operands must have one element type; found {} and {}", text(0), text(i));
+      fail("with {}, the bias and sums of rows must be {}; found {}", text(0), name_of(expected),
+           text(i));
+    }
     const std::size_t named = 3 + (parts_.bias ? 1 : 0) + (parts_.mask ? 1 : 0);
     if (named != parts_.rest || (parts_.bias && parts_.mask && *parts_.bias > *parts_.mask))
       fail("a bias, then a mask of truth values may follow the values, each once");

@@ -72,12 +72,19 @@ ValId round_products(ir::Fusion& fusion, ValId root, bool of_scores) {
   for (const ir::ExprId id : fusion.sorted_exprs()) {
     const Expr e = fusion.expr(id);
     if (exact.contains(id)) continue;
-    if (e.op != Op::matmul || fusion.val(e.results[0]).dtype != DType::kF32) continue;
-    const ir::ExprId product = fusion.add_expr(
-        e.op, {rounded(fusion, e.operands[0]), rounded(fusion, e.operands[1])}, e.attrs);
-    const ValId result = ir::Builder(fusion).cast(fusion.result(product), DType::kF32);
-    fusion.redirect_uses(e.results[0], result);
-    if (root == e.results[0]) root = result;
+    if ((e.op != Op::matmul && e.op != Op::attention) ||
+        fusion.val(e.results[0]).dtype != DType::kF32)
+      continue;
+    // Queries, keys and values; the bias and the mask of attention stay.
+    const std::size_t rounds = e.op == Op::matmul ? 2 : 3;
+    std::vector<ValId> operands = e.operands;
+    for (std::size_t i = 0; i < rounds; ++i) operands[i] = rounded(fusion, operands[i]);
+    const ir::ExprId product = fusion.add_expr(e.op, operands, e.attrs);
+    for (std::size_t i = 0; i < e.results.size(); ++i) {
+      const ValId result = ir::Builder(fusion).cast(fusion.result(product, i), DType::kF32);
+      fusion.redirect_uses(e.results[i], result);
+      if (root == e.results[i]) root = result;
+    }
     fusion.erase(id);
   }
   return root;

@@ -5,9 +5,9 @@
 
 namespace segfuse::learn {
 
-/// Lets every product of f32 values in the fusion take operands that are cast to bf16, and casts
-/// its result back; returns what is `root` now. Products within the body of a loop, and attention
-/// that is one operation, stay as they are. Casts go before operations that only move elements, so
+/// Lets every product of f32 values in the fusion, and every attention, take operands that are cast
+/// to bf16, and casts its result back; returns what is `root` now. Products within the body of a
+/// loop stay as they are. Casts go before operations that only move elements, so
 /// that windows and heads are made of bf16 values. Each product has casts of its own: where a
 /// value is read by several, its gradients are added in f32.
 ///

@@ -144,8 +144,7 @@ ValId Writer::attention_block(std::int64_t index, ValId x) {
   return b_.add(x, net_.dropout(y, config_.dropout));
 }
 
-/// Attention blocks as operations until they are differentiated, so that their gradients do not
-/// need all that the softmax made.
+/// Attention blocks as operations, which never store weights.
 ValId Writer::attention_as_one(ValId x) {
   compiler::Replaced replaced;
   compiler::find_attention(b_.fusion(), std::span(&x, 1), {}, replaced);
@@ -342,8 +341,6 @@ ir::Fusion Segmenter::training(Precision precision) const {
   fusion.add_output(loss, "loss");
   for (std::size_t i = 0; i < gradients.size(); ++i)
     fusion.add_output(gradients[i], "gradient." + writer.net().parameters()[i].name);
-  if (precision == Precision::kBFloat16 && !config_.given)
-    compiler::write_attention_out_in_bf16(fusion);
   return std::move(fusion);
 }
 

@@ -25,7 +25,8 @@ struct Hooks {
   const Index3* grid;
   void* (*shared)();
   void (*wait_block)();
-  std::uint64_t (*across)(std::uint64_t bits, unsigned by);
+  unsigned (*lane)();
+  const std::uint64_t* (*exchange)(std::uint64_t bits);
 };
 
 Hooks hooks() {
@@ -34,10 +35,8 @@ Hooks hooks() {
           &runner().grid_size,
           [] { return static_cast<void*>(runner().dynamic_shared()); },
           [] { runner().wait_block(true); },
-          [](std::uint64_t bits, unsigned by) {
-            const std::uint64_t* given = runner().exchange(bits);
-            return given[runner().lane() ^ by];
-          }};
+          [] { return runner().lane(); },
+          [](std::uint64_t bits) { return runner().exchange(bits); }};
 }
 
 }  // namespace

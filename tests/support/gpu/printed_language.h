@@ -18,8 +18,9 @@ struct Hooks {
   const Index3* grid;
   void* (*shared)();
   void (*wait_block)();
-  /// Gives bits to the warp and gets those of lane `from ^ by`.
-  std::uint64_t (*across)(std::uint64_t bits, unsigned by);
+  unsigned (*lane)();
+  /// Gives bits to the warp and gets those of all lanes.
+  const std::uint64_t* (*exchange)(std::uint64_t bits);
 };
 
 }  // namespace printed
@@ -119,12 +120,12 @@ template <class T>
 static inline T __shfl_xor_sync(unsigned, T value, int by) {
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(value));
-  bits = hooks.across(bits, static_cast<unsigned>(by));
+  bits = hooks.exchange(bits)[hooks.lane() ^ static_cast<unsigned>(by)];
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
 static inline void __syncthreads() { hooks.wait_block(); }
-static inline void __syncwarp(unsigned) { hooks.across(0, 0); }
+static inline void __syncwarp(unsigned) { hooks.exchange(0); }
 
 // What printed kernels write in assembly language.
 static inline unsigned char* shared_memory() { return static_cast<unsigned char*>(hooks.shared()); }
@@ -163,4 +164,54 @@ static inline unsigned short rounded_bf16(float x) {
 static inline unsigned short bits_of_f16(float x) { return same_bits<unsigned short>((_Float16)x); }
 static inline float f16_of_bits(unsigned short bits) {
   return static_cast<float>(same_bits<_Float16>(bits));
+}
+
+/// Element `e` of 8 in the row that a lane names, and a matrix across.
+static inline void load_matrix(unsigned (&to)[4], const unsigned short* row, bool across) {
+  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) __builtin_trap();
+  const std::uint64_t* const rows = hooks.exchange(reinterpret_cast<std::uintptr_t>(row));
+  const unsigned lane = hooks.lane();
+  for (unsigned m = 0; m < 4; ++m) {
+    unsigned short pair[2];
+    for (unsigned e = 0; e < 2; ++e) {
+      const unsigned r = across ? lane % 4 * 2 + e : lane / 4;
+      const unsigned c = across ? lane / 4 : lane % 4 * 2 + e;
+      pair[e] = reinterpret_cast<const unsigned short*>(rows[8 * m + r])[c];
+    }
+    to[m] = pair[0] | static_cast<unsigned>(pair[1]) << 16;
+  }
+}
+static inline void load_matrices(unsigned (&to)[4], const unsigned short* row) {
+  load_matrix(to, row, false);
+}
+static inline void load_matrices_across(unsigned (&to)[4], const unsigned short* row) {
+  load_matrix(to, row, true);
+}
+static inline unsigned pair_of_bf16(float low, float high) {
+  return rounded_bf16(low) | static_cast<unsigned>(rounded_bf16(high)) << 16;
+}
+/// As PTX lays out mma.m16n8k16: registers of A by rows, of B by columns.
+static inline void multiply_bf16(float& s0, float& s1, float& s2, float& s3, const unsigned (&a)[4],
+                                 unsigned b0, unsigned b1) {
+  struct Given {
+    unsigned a[4], b[2];
+  } const mine{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  const std::uint64_t* const given = hooks.exchange(reinterpret_cast<std::uintptr_t>(&mine));
+  const auto of_lane = [&](unsigned lane) { return reinterpret_cast<const Given*>(given[lane]); };
+  const auto half = [](unsigned pair, unsigned e) {
+    return __uint_as_float(e % 2 != 0 ? pair & 0xffff0000U : pair << 16);
+  };
+  const unsigned lane = hooks.lane();
+  float* const sums[4] = {&s0, &s1, &s2, &s3};
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = lane / 4;
+    const unsigned column = lane % 4 * 2 + i % 2;
+    for (unsigned k = 0; k < 16; ++k) {
+      const unsigned pair = k % 8 / 2;
+      const float x = half(of_lane(row * 4 + pair)->a[i / 2 + k / 8 * 2], k);
+      const float y = half(of_lane(column * 4 + pair)->b[k / 8], k);
+      *sums[i] += x * y;
+    }
+  }
+  hooks.exchange(0);  // until then, others read
 }

@@ -57,7 +57,7 @@ class AttentionOn : public ::testing::TestWithParam<std::string> {
     for (const int threads : {1, 3}) {
       ThreadPool pool(threads);
       auto found = Executable(fusion, pool, {.backend = GetParam(), .poison = true}).run(inputs);
-      expect_close(found, expected, a.dtype == DType::kF32 ? 1e-4 : 1e-11, what);
+      expect_close(found, expected, a.tolerance(), what);
       if (first.empty()) first = found;
       for (std::size_t o = 0; o < found.size(); ++o)
         EXPECT_TRUE(same_bits(found[o], first[o])) << what << ", " << threads << " threads";
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(On, AttentionOn, ::testing::Values("loops", "compiled")
                          });
 
 TEST_P(AttentionOn, IsTheFormulaAtAllSizes) {
-  for (const DType dtype : {DType::kF32, DType::kF64})
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16})
     for (const auto& [m, n, d, e] : std::vector<std::array<std::int64_t, 4>>{{1, 1, 1, 1},
                                                                              {1, 257, 33, 5},
                                                                              {97, 129, 33, 17},

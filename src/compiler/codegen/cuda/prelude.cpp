@@ -127,6 +127,47 @@ static __device__ __forceinline__ void copy_async_one(T* to, const T* from, bool
 )",
      true},
 
+    // Tensor cores. A lane names one row of 8 elements: lanes 0 to 7 those of the first matrix of
+    // 8 x 8, and so on; it gets two elements of each, `across` those of a column.
+    {"load_matrices",
+     R"(static __device__ __forceinline__ void load_matrices(unsigned (&to)[4],
+                                                     const unsigned short* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row))));
+}
+)",
+     true},
+    {"load_matrices_across",
+     R"(static __device__ __forceinline__ void load_matrices_across(unsigned (&to)[4],
+                                                            const unsigned short* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row))));
+}
+)",
+     true},
+    {"multiply_bf16",
+     R"(// 16 x 8 sums of 16 products.
+static __device__ __forceinline__ void multiply_bf16(float& s0, float& s1, float& s2, float& s3,
+                                                     const unsigned (&a)[4], unsigned b0,
+                                                     unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(s0), "+f"(s1), "+f"(s2), "+f"(s3)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+)",
+     true},
+    {"pair_of_bf16",
+     R"(static __device__ __forceinline__ unsigned pair_of_bf16(float low, float high) {
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+)",
+     true},
+
     // 16-bit floats. A value of bf16 is its upper half.
     {"round_f16",
      R"(static __device__ __forceinline__ float round_f16(float x) {

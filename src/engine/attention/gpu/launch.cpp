@@ -23,9 +23,18 @@ std::int64_t up_to(std::int64_t size, std::int64_t multiple) {
   return std::max<std::int64_t>(1, (size + multiple - 1) / multiple) * multiple;
 }
 
+bool on_tensor_cores(DType dtype) { return dtype == DType::kBF16; }
+/// Of sums and scores.
+DType sums_of(DType dtype) { return on_tensor_cores(dtype) ? DType::kF32 : dtype; }
+std::string types_of(DType dtype) {
+  return fmt::format("typedef {} ELEMENT;\ntypedef {} REAL;\n",
+                     compiler::cuda_element(dtype).stored,
+                     compiler::cuda_element(sums_of(dtype)).value);
+}
+
 /// Sizes that are constants of a kernel.
 struct Shaped {
-  std::int64_t pack, column_lanes, tile_rows, tile_columns;
+  std::int64_t pack, column_lanes, tile_rows, tile_columns, stages;
   std::int64_t inner, inner_wide, outer, outer_wide;
 
   Shaped(AttentionKernel kernel, DType dtype, std::int64_t inner_size, std::int64_t outer_size,
@@ -34,10 +43,14 @@ struct Shaped {
         column_lanes(kWarpLanes / tiles.row_lanes),
         tile_rows(std::int64_t{tiles.warps} * tiles.row_lanes * tiles.rows),
         tile_columns(column_lanes * tiles.columns),
+        stages(on_tensor_cores(dtype) ? 2 : 1),
         inner(up_to(inner_size, 16)),
-        inner_wide(gradient(kernel) ? up_to(inner_size, column_lanes * pack) : inner),
+        inner_wide(inner),
         outer(up_to(outer_size, 16)),
-        outer_wide(up_to(outer_size, column_lanes * pack)) {
+        outer_wide(outer) {
+    if (on_tensor_cores(dtype)) return;
+    if (gradient(kernel)) inner_wide = up_to(inner_size, column_lanes * pack);
+    outer_wide = up_to(outer_size, column_lanes * pack);
     // What is read in rows is as wide as what is read in columns.
     inner_wide = std::max(inner_wide, inner);
     outer_wide = std::max(outer_wide, outer);
@@ -69,7 +82,7 @@ const char* entry_of(AttentionKernel kernel) {
 
 std::string text_of(AttentionKernel kernel, DType dtype, const Shaped& s,
                     const AttentionTiles& tiles) {
-  std::string text = fmt::format("typedef {} REAL;\n", compiler::cuda_element(dtype).value);
+  std::string text = types_of(dtype);
   const auto constant = [&](const char* name, std::int64_t value) {
     text += fmt::format("constexpr int {} = {};\n", name, value);
   };
@@ -81,13 +94,17 @@ std::string text_of(AttentionKernel kernel, DType dtype, const Shaped& s,
   constant("kColumns", tiles.columns);
   constant("kParts", tiles.parts);
   constant("kResident", tiles.resident);
+  constant("kStages", s.stages);
+  constant("kHeld", tiles.held);
   constant("kInner", s.inner);
   constant("kInnerWide", s.inner_wide);
   constant("kOuter", s.outer);
   constant("kOuterWide", s.outer_wide);
   if (Shaped::gradient(kernel))
     text += fmt::format("constexpr bool kKeys = {};\n", kernel == AttentionKernel::kKeys);
-  return text + attention_kernel_source(file_of(kernel));
+  return text + attention_kernel_source("common.cuh") +
+         attention_kernel_source(on_tensor_cores(dtype) ? "tensor.cuh" : "fma.cuh") +
+         attention_kernel_source(file_of(kernel));
 }
 
 /// A launch of 8-byte words.
@@ -139,6 +156,16 @@ std::span<const TileChoice> choices(AttentionKernel kernel, DType dtype) {
       {64, {4, 4, 4, 4, 1, 1}}, {128, {4, 4, 2, 2, 1, 1}}, {256, {4, 4, 1, 1, 1, 1}}};
   static constexpr TileChoice kBackward64[] = {
       {64, {4, 4, 2, 4, 1, 1}}, {128, {4, 4, 1, 2, 1, 1}}, {256, {2, 2, 1, 1, 1, 1}}};
+  static constexpr TileChoice kForward16[] = {
+      {64, {4, 8, 2, 16, 1, 3, 1}}, {128, {8, 8, 2, 16, 1, 1, 1}}, {128, {4, 8, 2, 8, 1, 1, 1}}};
+  static constexpr TileChoice kQueries16[] = {
+      {64, {4, 8, 4, 8, 1, 2, 1}}, {128, {8, 8, 2, 8, 1, 1, 1}}, {128, {4, 8, 2, 8, 1, 1, 1}}};
+  static constexpr TileChoice kKeys16[] = {
+      {64, {4, 8, 2, 16, 1, 2, 1}}, {128, {8, 8, 2, 8, 1, 1, 1}}, {128, {4, 8, 2, 8, 1, 1, 1}}};
+  if (on_tensor_cores(dtype)) {
+    if (kernel == AttentionKernel::kQueries) return kQueries16;
+    return kernel == AttentionKernel::kKeys ? std::span<const TileChoice>(kKeys16) : kForward16;
+  }
   const bool wide = dtype == DType::kF64;
   if (Shaped::gradient(kernel)) {
     if (wide) return kBackward64;
@@ -155,14 +182,28 @@ std::size_t attention_shared_bytes(AttentionKernel kernel, DType dtype, std::int
   const Shaped s(kernel, dtype, inner, outer, tiles);
   const std::int64_t inner_step = s.inner_wide + s.pack;
   const std::int64_t outer_step = s.outer_wide + s.pack;
-  const std::int64_t parts = s.tile_rows * (s.tile_columns / tiles.parts + s.column_lanes);
-  std::int64_t count = (s.tile_rows + s.tile_columns) * inner_step;
-  if (kernel == AttentionKernel::kResult) count += s.tile_columns * outer_step + parts;
-  if (Shaped::gradient(kernel)) {
-    const std::int64_t queries = kernel == AttentionKernel::kKeys ? s.tile_columns : s.tile_rows;
-    count += (s.tile_rows + s.tile_columns) * outer_step + parts + 3 * queries;
+  const std::int64_t parts =
+      on_tensor_cores(dtype) ? 0 : s.tile_rows * (s.tile_columns / tiles.parts + s.column_lanes);
+  std::int64_t elements = s.tile_rows * inner_step;
+  std::int64_t sums = 0;
+  switch (kernel) {
+    case AttentionKernel::kResult:
+      elements += s.stages * s.tile_columns * (inner_step + outer_step);
+      sums = s.stages * s.tile_columns + parts;
+      break;
+    case AttentionKernel::kLogarithms:
+      elements += s.tile_columns * inner_step;
+      sums = s.tile_columns;
+      break;
+    case AttentionKernel::kQueries:
+    case AttentionKernel::kKeys:
+      elements += s.tile_rows * outer_step + s.stages * s.tile_columns * (inner_step + outer_step);
+      sums =
+          parts + (kernel == AttentionKernel::kKeys ? 3 * s.stages * s.tile_columns
+                                                    : 3 * s.tile_rows + s.stages * s.tile_columns);
   }
-  return static_cast<std::size_t>(count) * size_of(dtype);
+  return static_cast<std::size_t>(elements) * size_of(dtype) +
+         static_cast<std::size_t>(sums) * size_of(sums_of(dtype));
 }
 
 AttentionTiles attention_tiles(AttentionKernel kernel, DType dtype, std::int64_t inner,
@@ -227,14 +268,14 @@ LibraryLaunch attention_finite_launch(DType dtype, const AttentionPlan& plan, st
   for (std::size_t i = 0; i < kMaxMatrices; ++i) {
     words.add(i < matrices.size() ? *matrices[i].matrices : none);
     words.add(i < matrices.size() ? matrices[i].width : 0);
+    words.add(std::int64_t{i < matrices.size() && matrices[i].sums});
   }
   LibraryLaunch launch;
   launch.entry = "attention_finite";
-  launch.program = {launch.entry,
-                    compiler::complete_cuda(
-                        fmt::format("typedef {} REAL;\n", compiler::cuda_element(dtype).value) +
-                        attention_kernel_source("finite.cuh")),
-                    {}};
+  launch.program = {
+      launch.entry,
+      compiler::complete_cuda(types_of(dtype) + attention_kernel_source("finite.cuh")),
+      {}};
   launch.addresses = kMaxMatrices + 1;
   launch.words = std::move(words.words);
   constexpr std::int64_t kWarps = 8;

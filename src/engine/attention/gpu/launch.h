@@ -1,5 +1,5 @@
 #pragma once
-// The kernels of attention on a GPU, and their launches: docs/decisions/189.
+// The kernels of attention on a GPU, and their launches: docs/decisions/190.
 //
 // A block has a tile of rows of one batch and goes over tiles of the other side in their order, so
 // each result is one sum in an order that sizes alone decide. Gradients take two kernels, for
@@ -15,7 +15,8 @@ namespace segfuse::engine {
 enum class AttentionKernel { kResult, kLogarithms, kQueries, kKeys };
 
 /// How a kernel is laid out: kernels/common.cuh says what the numbers are. `resident`: blocks of a
-/// multiprocessor that registers are kept for.
+/// multiprocessor that registers are kept for. Tensor cores (bf16) have 8 row lanes, even rows and
+/// columns that are multiples of 4; `held`: own rows stay in registers.
 struct AttentionTiles {
   int warps = 4;
   int row_lanes = 4;
@@ -23,6 +24,7 @@ struct AttentionTiles {
   int columns = 8;
   int parts = 1;
   int resident = 1;
+  int held = 0;
   bool operator==(const AttentionTiles&) const = default;
 };
 
@@ -63,6 +65,7 @@ inline constexpr std::int64_t kFlagRows = 32;
 struct FiniteMatrix {
   const AttentionMatrices* matrices = nullptr;
   std::int64_t width = 0;
+  bool sums = false;  ///< of the type of sums: f32 where the operands are bf16
 };
 LibraryLaunch attention_finite_launch(DType dtype, const AttentionPlan& plan, std::int64_t rows,
                                       const std::vector<FiniteMatrix>& matrices);

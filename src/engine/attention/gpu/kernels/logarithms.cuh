@@ -11,8 +11,9 @@ static __device__ __forceinline__ bool is_large(REAL x) {
 extern "C" __global__ void __launch_bounds__(kThreads, kResident)
     attention_logarithms(const Arguments g) {
   __shared__ int any;
-  REAL* const q = reinterpret_cast<REAL*>(shared_memory());
-  REAL* const k = q + kTileRows * kInnerStep;
+  ELEMENT* const q = reinterpret_cast<ELEMENT*>(shared_memory());
+  ELEMENT* const k = q + kTileRows * kInnerStep;
+  REAL* const added = reinterpret_cast<REAL*>(k + kTileColumns * kInnerStep);
   const Lane at = lane_of_thread();
   const Sizes size = sizes_of(g);
   const int row_tiles = (size.rows + kTileRows - 1) / kTileRows;
@@ -33,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident)
   __syncthreads();
   if (any == 0) return;
 
-  const REAL* const keys = g.k + offset_of(g, g.of_k, batch);
+  const ELEMENT* const keys = g.k + offset_of(g, g.of_k, batch);
   const Scores score = scores_of(g, batch);
   Row state[kRows];
 #pragma unroll
@@ -48,12 +49,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, kResident)
     __syncthreads();
     fetch_tile<kTileColumns, kInner, kInnerStep>(k, keys, g.of_k.row, n, size.columns, size.inner,
                                                  g.aligned != 0);
+    fetch_bias<kTileColumns>(added, g, size, score, n);
     commit_copies();
     wait_for_copies();
     __syncthreads();
+    OwnRows<kInner, kInnerStep> queries;
+    queries.take(q, at);
     REAL s[kRows][kColumns] = {};
-    multiply_rows<kInner, kInnerStep>(q + own * kInnerStep, k + at.column * kInnerStep, s);
-    finish_scores(g, size, score, at, row, n, s);
+    multiply_rows(queries, k, at, s);
+    finish_scores(g, size, score, at, row, n, added, s);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) weigh(s[i], state[i]);
   }
