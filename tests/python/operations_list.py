@@ -28,9 +28,10 @@ KINDS = {
 HEAD = """# Operations
 
 This page lists all functions of `segfuse.ops` by kind (`tests/python/operations_list.py` writes
-it). Call these functions on the symbolic arrays in a function that `segfuse.compile` traces
-([python_compile.md](python_compile.md)). If a function of NumPy has the same name, you can call it
-instead: `np.exp(x)` of a symbolic array x is the same as `segfuse.ops.exp(x)`.
+it). A function that `segfuse.compile` traces receives symbolic arrays
+([python_compile.md](python_compile.md)); call the functions of this page on them. If a function of
+NumPy has the same name, you can call it instead: `np.exp(x)` of a symbolic array x is the same as
+`segfuse.ops.exp(x)`.
 
 A function with a NumPy name behaves as in NumPy, with these exceptions:
 
@@ -39,17 +40,19 @@ A function with a NumPy name behaves as in NumPy, with these exceptions:
   [are refused](#refused). `compress` and `extract` are supported if their condition is a constant.
 - `fill_diagonal` and `put_along_axis` do not change their argument, but return a changed copy.
 
-`tests/python/numpy_table.py` compares the functions with NumPy in values, shapes and gradients. The
-others are described by their docstrings and in [ir.md](ir.md).
+`tests/python/numpy_table.py` compares these functions with NumPy in values, shapes and gradients.
+Functions that NumPy does not have are described by their docstrings and in [ir.md](ir.md).
 
 Many elementwise operations have two names: that of NumPy and that of [ir.md](ir.md), such as
-`greater_equal` and `ge`, or `divide` and `div`. A function under its name of ir.md may support
-fewer types: `bit_and` takes only integers, and `bitwise_and` also bool.
+`greater_equal` and `ge`, or `divide` and `div`. The function with the name of ir.md may accept
+fewer element types: `bit_and` takes only integers, and `bitwise_and` also bool.
 """
 
 NOTES = {
     "elementwise": "Elementwise operations of [ir.md](ir.md), NumPy's names for them, and a few more.",
     "elementary": "Functions composed of elementwise operations, and comparisons of whole arrays.",
+    "ordered": "`random_uniform` is among the [new arrays](#new-arrays).",
+    "products": "The product of matrices, and the loss of a [semi-Markov CRF](semicrf.md).",
 }
 
 

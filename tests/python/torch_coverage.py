@@ -21,17 +21,17 @@ DTYPES = (torch.float32, torch.int64)
 HEAD = """# PyTorch operations that segfuse compiles
 
 Look here to find out whether segfuse compiles an operation of PyTorch.
-[`torch.compile(backend="segfuse")`](torch_compile.md) and [Thunder](thunder.md) break a PyTorch
-program down to operations of ATen, PyTorch's library of tensor operations. segfuse compiles the
-operations in the second table; PyTorch runs all others. A function such as `layer_norm` is not in
-the table itself, but the operations to which PyTorch breaks it down are.
-`tests/python/torch_coverage.py` tests these operations and writes this page.
+[`torch.compile(backend="segfuse")`](torch_compile.md) and [Thunder](thunder.md) break the functions
+of a PyTorch program down to operations of ATen, PyTorch's library of tensor operations. segfuse
+compiles those that the second table lists; PyTorch runs all others. Some functions, such as
+`layer_norm`, are not in the table because PyTorch breaks them down to several operations that are.
+`tests/python/torch_coverage.py` tests the operations and writes this page.
 
-The test calls functions of PyTorch with sample arguments of PyTorch's own tests (OpInfo). It takes
-at most {most} sample for each function and element type ({dtypes}). Functions that draw random
-numbers are left out. PyTorch breaks each function and its gradients down to operations of ATen, and
-segfuse compiles those that it supports for the CPU. The results and all gradients are compared with
-those of eager PyTorch {version}. A sample counts as
+The test calls functions of PyTorch. A *sample* is one call, with arguments from PyTorch's own tests
+(OpInfo); the test takes at most {most} for each function and element type ({dtypes}). Functions
+that draw random numbers are left out. PyTorch breaks each call and its gradients down to operations
+of ATen, and segfuse compiles those that it supports for the CPU. The results and all gradients are
+compared with those of eager PyTorch {version}. A sample counts as
 
 - *right* if segfuse ran at least one of its operations, and the results are within tolerances;
 - *left to PyTorch* if segfuse ran none of its operations;
@@ -45,10 +45,11 @@ those of eager PyTorch {version}. A sample counts as
 
 The second table lists the supported operations. "Samples" is the number of right samples in which
 segfuse ran the operation; 0 means that none of these samples has it. "Computes in" is the type in
-which an elementwise operation computes, after PyTorch's type promotion. If 16-bit floats are
-computed in float32, the result is rounded once. The column is empty where no such rule applies: for
-`bitwise_not`, logical operations, reductions, products, softmax, losses, and operations that only
-create, copy or move elements.
+which an elementwise operation computes, after PyTorch's type promotion. "Float32 or float64" means
+that float64 is computed in float64, and all other types in float32: float32, 16-bit floats,
+integers and bool. If 16-bit floats are computed in float32, the result is rounded once. The column
+is empty where no such rule applies: for `bitwise_not`, logical operations, reductions, products,
+softmax, losses, and operations that only create, copy or move elements.
 
 | operation | samples | computes in |
 |---|---|---|
