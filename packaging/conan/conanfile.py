@@ -9,7 +9,16 @@ from conan.tools.cmake import CMake, CMakeToolchain
 from conan.tools.files import copy, load
 from conan.tools.system.package_manager import Apt
 
-SOURCES = ("CMakeLists.txt", "LICENSE", "cmake/*", "src/*", "include/*", "cli/*", "models/*")
+SOURCES = (
+    "CMakeLists.txt",
+    "LICENSE",
+    "cmake/*",
+    "src/*",
+    "include/*",
+    "cli/*",
+    "models/*",
+    "packaging/rmm/*",
+)
 
 
 class Segfuse(ConanFile):

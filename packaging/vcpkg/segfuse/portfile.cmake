@@ -1,9 +1,10 @@
 # The port builds a copy of the tree that it lies in. The command is left out: vcpkg is for libraries.
 vcpkg_check_linkage(ONLY_DYNAMIC_LIBRARY)
 set(SOURCE_PATH "${CURRENT_BUILDTREES_DIR}")
-foreach(part CMakeLists.txt LICENSE cmake include models src)
+foreach(part CMakeLists.txt LICENSE cmake include models packaging/rmm src)
   file(REMOVE_RECURSE "${SOURCE_PATH}/${part}")
-  file(COPY "${CMAKE_CURRENT_LIST_DIR}/../../../${part}" DESTINATION "${SOURCE_PATH}")
+  cmake_path(GET part PARENT_PATH folder)
+  file(COPY "${CMAKE_CURRENT_LIST_DIR}/../../../${part}" DESTINATION "${SOURCE_PATH}/${folder}")
 endforeach()
 vcpkg_check_features(OUT_FEATURE_OPTIONS FEATURE_OPTIONS FEATURES jit SEGFUSE_CLANG mpi SEGFUSE_MPI)
 vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}" OPTIONS -DSEGFUSE_TESTS=OFF -DSEGFUSE_COMMAND=OFF ${FEATURE_OPTIONS})
