@@ -174,7 +174,6 @@ void TrainingStep::start_sum(TrainingRanks& ranks) {
 
 /// Slot 0 gets the sum over all ranks.
 void TrainingStep::exchange(TrainingRanks& ranks) {
-  if (started_) return;
   add_up();
   std::vector<Tensor> nodes;
   for (const comm::TreeSum::Held& held : sum_.held()) nodes.push_back(slots_[held.slot].whole);
@@ -191,7 +190,7 @@ std::vector<float> TrainingStep::losses() {
 double TrainingStep::reduce(TrainingRanks& ranks) {
   if (ranks.alone())
     add_up();
-  else
+  else if (!started_)
     exchange(ranks);
   const Tensor& gradient = slots_[0].whole;
   if (regularise_) {
