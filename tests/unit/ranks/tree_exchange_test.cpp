@@ -77,6 +77,22 @@ TEST(TreeExchange, RanksOfSeveralMachinesGetTheBitsOfOneRank) {
   }
 }
 
+TEST(TreeExchange, RanksOfAMachineAreTogetherIfTheyAreInOrderAndAsManyAsOnOthers) {
+  const auto machines = [](const std::vector<std::int64_t>& of_ranks) {
+    std::size_t found = 0;
+    run_ranks(static_cast<int>(of_ranks.size()), [&](Group& group) {
+      const TreeExchange exchange(group, 8, of_ranks);
+      if (group.rank() == 0) found = exchange.machines();
+    });
+    return found;
+  };
+  EXPECT_EQ(machines({4, 4, 0, 0, 2, 2}), 3U);
+  EXPECT_EQ(machines({4, 4, 0, 0, 4, 4}), 1U);
+  EXPECT_EQ(machines({0, 0, 0, 1, 1}), 1U);
+  EXPECT_EQ(machines({0, 1, 2}), 1U);
+  EXPECT_EQ(machines({3, 3, 3}), 1U);
+}
+
 /// Bytes that a rank sends to ranks of other machines.
 class CountedGroup final : public Group {
  public:

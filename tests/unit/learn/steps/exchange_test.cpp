@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "engine/device/accelerator.h"
 #include "learn/train/loop/ranks.h"
 #include "support/nccl/nccl_ranks.h"
@@ -148,6 +150,41 @@ TEST_F(SumsInPieces, OfRanksThatCutOtherwiseAreRefused) {
   } catch (const CommError& error) {
     EXPECT_THAT(error.what(), HasSubstr("rank 1 sums the gradients in other pieces than rank 0"));
   }
+}
+
+/// The norm is enqueued behind the sum; it is not that of a sum that has no end.
+TEST_F(SumsInPieces, WithoutARankThatHasLeftAreAnErrorInThatStep) {
+  const auto devices = test::like_cuda(2);
+  std::latch began(2);
+  const auto run = [&](comm::Group& group) {
+    devices->begin_rank(group.rank());
+    const auto accelerator =
+        engine::Accelerator::make(fmt::format("gpu {}", group.rank()), devices->open(group.rank()));
+    TrainingRanks ranks(&group, 4);
+    ranks.choose_exchange("nccl", accelerator.get(), &devices->api());
+    StepOptions options;
+    options.shards = 4;
+    options.piece = steps.piece;
+    const Model& model = steps.model;
+    const FlatState state = model.state();
+    TrainingStep step(model.segmenter, options, state, model.layout,
+                      {{"duration_limit", model.limit}},
+                      {.backend = "loops", .accelerator = accelerator});
+    const comm::ShardRange own = ranks.shards();
+    step.begin(4, own.begin);
+    for (std::int64_t s = own.begin; s < own.end; ++s)
+      step.add(make_batch(steps.sequences, {s}, model.segmenter.config()), {7, s, 30});
+    ASSERT_TRUE(ranks.all_ready(true, step.pieces()));
+    if (group.rank() == 1) {
+      began.wait();
+      throw DataError("this rank has no data");
+    }
+    step.start_sum(ranks);
+    static_cast<void>(step.losses());
+    began.count_down();
+    EXPECT_THROW(static_cast<void>(step.reduce(ranks)), CommError) << "rank " << group.rank();
+  };
+  EXPECT_THROW(comm::run_ranks(3, run), DataError);
 }
 
 /// Who cannot begin a sum lets nobody begin one.
