@@ -142,6 +142,17 @@ class NewerLibrariesTest(unittest.TestCase):
                         self.assertIn("#include <fmt/ranges.h>", found)
 
 
+def paths_of_the_build():
+    """Paths that CMake files name, but those of tests and benches."""
+    files = [tool.SOURCE / "CMakeLists.txt"]
+    for folder in ("cmake", "src", "cli", "models"):
+        files += (tool.SOURCE / folder).rglob("*.cmake")
+        files += (tool.SOURCE / folder).rglob("CMakeLists.txt")
+    text_of_all = "".join(file.read_text() for file in files)
+    found = set(re.findall(r"PROJECT_SOURCE_DIR\}/([A-Za-z_/.]+)", text_of_all))
+    return sorted(path for path in found if path.split("/")[0] not in ("tests", "bench"))
+
+
 class FilesTest(unittest.TestCase):
     def test_every_recipe_builds_from_the_same_parts(self):
         recipe = ast.parse(text("packaging/conan/conanfile.py"))
@@ -157,6 +168,11 @@ class FilesTest(unittest.TestCase):
         self.assertEqual(set(parts), conan - {"cli"})
         for name in conan:
             self.assertTrue((tool.SOURCE / name).exists(), name)
+        for name in paths_of_the_build():
+            self.assertTrue(any(f"{name}/".startswith(f"{part}/") for part in conan), name)
+
+    def test_the_paths_of_the_build(self):
+        self.assertIn("packaging/rmm", paths_of_the_build())
 
 
 if __name__ == "__main__":
