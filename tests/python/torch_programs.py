@@ -105,7 +105,7 @@ class Writer:
         at = at[: 1 + ("{1}" in text)]
         try:
             value = eval(text.format("a", "b"), scope(), {"a": x, "b": self.values[at[-1]]})
-        except (RuntimeError, IndexError, ValueError):
+        except (RuntimeError, IndexError, TypeError, ValueError):
             return
         # What is compared must not hang on the last digit.
         if 0 < value.numel() < 4000 and value.isfinite().all() and value.abs().max() < 1e4:
