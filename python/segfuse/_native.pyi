@@ -74,6 +74,7 @@ def xla_program(
     program: Program,
     inputs: list[tuple[str, list[int], bool]],
     outputs: list[tuple[str, list[int], bool]],
+    digest: str,
 ) -> int: ...
 
 class DurationFamily(enum.Enum):

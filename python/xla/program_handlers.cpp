@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -63,6 +62,7 @@ struct Array {
 
 /// A program with the arrays of a call.
 struct ProgramCall {
+  std::string digest;
   std::vector<Array> inputs;
   std::vector<Array> outputs;
   HostCall on_host;
@@ -134,20 +134,26 @@ struct ProgramCall {
   }
 };
 
-/// Never forgotten: XLA may call a program as long as the process lives. The numbers are drawn,
-/// because compiled code that XLA has kept on disk must not find a program of another process.
+/// Never forgotten: XLA may call a program as long as the process lives. A number is part of the
+/// digest of all that the program depends on, so that code which XLA has kept on disk finds the
+/// same program in another process, or none.
 class ProgramCalls {
  public:
   static ProgramCalls& instance() {
     static auto* const calls = new ProgramCalls;
     return *calls;
   }
-  std::int64_t add(std::unique_ptr<ProgramCall> call) {
+  /// `make` is called if there is no program with this digest yet.
+  template <class Make>
+  std::int64_t add(const std::string& digest, const Make& make) {
+    const auto number =
+        static_cast<std::int64_t>(std::stoull(digest.substr(0, 16), nullptr, 16) >> 1);
     const std::lock_guard lock(mutex_);
-    std::int64_t number = 0;
-    do number = static_cast<std::int64_t>(random_() >> 1);
-    while (calls_.contains(number));
-    calls_.emplace(number, std::move(call));
+    const auto found = calls_.find(number);
+    if (found == calls_.end())
+      calls_.emplace(number, make());
+    else if (found->second->digest != digest)
+      throw InternalError("two programs have one number");
     return number;
   }
   ProgramCall& at(std::int64_t number) {
@@ -155,17 +161,13 @@ class ProgramCalls {
     const auto found = calls_.find(number);
     if (found == calls_.end())
       throw UsageError(
-          "this code of XLA calls a segfuse program of another process; compile it again here");
+          "this code of XLA calls a segfuse program that was not compiled in this process; "
+          "compile it again here");
     return *found->second;
   }
 
  private:
-  static std::uint64_t seed() {
-    std::random_device device;
-    return std::uint64_t{device()} << 32 | device();
-  }
   std::mutex mutex_;
-  std::mt19937_64 random_{seed()};
   std::map<std::int64_t, std::unique_ptr<ProgramCall>> calls_;
 };
 
@@ -193,10 +195,12 @@ std::vector<Array> arrays_of(const std::vector<Description>& described) {
 }
 
 std::int64_t add(nanobind::handle program, const std::vector<Description>& inputs,
-                 const std::vector<Description>& outputs) {
-  return ProgramCalls::instance().add(std::unique_ptr<ProgramCall>(
-      new ProgramCall{arrays_of(inputs), arrays_of(outputs), host_call_of(program),
-                      program_of(program), options_of(program)}));
+                 const std::vector<Description>& outputs, const std::string& digest) {
+  return ProgramCalls::instance().add(digest, [&] {
+    return std::unique_ptr<ProgramCall>(new ProgramCall{digest, arrays_of(inputs),
+                                                        arrays_of(outputs), host_call_of(program),
+                                                        program_of(program), options_of(program)});
+  });
 }
 
 }  // namespace
@@ -215,7 +219,8 @@ void bind(nanobind::module_& m) {
       "on_gpu"_a);
   // The number of a call, its attribute `call`: a Program for arrays of these element types and
   // shapes. An array may come as a vector of its bytes, since JAX may narrow 64-bit numbers.
-  m.def("xla_program", &of_programs::add, "program"_a, "inputs"_a, "outputs"_a);
+  // `digest` is SHA-256 of all that the results depend on, in hexadecimal.
+  m.def("xla_program", &of_programs::add, "program"_a, "inputs"_a, "outputs"_a, "digest"_a);
 }
 
 }  // namespace segfuse::python::xla

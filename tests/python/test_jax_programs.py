@@ -1,6 +1,7 @@
 """Compiled functions inside JAX's transformations."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -204,27 +205,58 @@ def test_denormals_are_kept():
             assert np.asarray(found).tobytes() == wanted.tobytes()
 
 
-def test_code_of_another_process_is_refused():
-    """Numbers of programs are drawn, so kept code of XLA finds none of another process."""
-    text = textwrap.dedent("""
-        import re, jax, segfuse
-        text = jax.jit(segfuse.compile(lambda x: x + 1)).lower(jax.numpy.ones(3)).as_text()
-        print(re.search(r"call = (\\d+)", text)[1])
-    """)
-    drawn = {
-        subprocess.run(
-            [sys.executable, "-c", text],
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for _ in range(2)
-    }
-    assert len(drawn) == 2
+def in_another_process(text, **env):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_kept_code_finds_its_program_in_another_process(tmp_path):
+    """JAX's cache on disk: a second process compiles nothing again, an edited function it does."""
+    text = """
+        import jax, numpy as np, segfuse
+        hits = []
+        jax.monitoring.register_event_listener(lambda name, **_: hits.append(name))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        f = segfuse.compile(lambda x: x * FACTOR)
+        found = jax.jit(jax.value_and_grad(lambda x: f(x).sum()))(np.arange(5, dtype=np.float32))
+        print(*found, hits.count("/jax/compilation_cache/cache_hits"))
+    """
+    runs = [
+        in_another_process(text.replace("FACTOR", factor), JAX_COMPILATION_CACHE_DIR=str(tmp_path))
+        for factor in ("3.0", "3.0", "4.0")
+    ]
+    first = "30.0 [3. 3. 3. 3. 3.] "
+    assert runs[0] == first + "0\n"
+    assert runs[1].startswith(first) and int(runs[1].split()[-1]) > 0
+    assert runs[2].startswith("40.0 [4. 4. 4. 4. 4.] ")
+
+
+def test_equal_programs_have_one_number():
+    """Others have others: of other code, other sizes, and another precision."""
+
+    def number(function, size=3, **how):
+        text = jax.jit(segfuse.compile(function, **how)).lower(jnp.ones(size)).as_text()
+        return re.search(r"call = (\d+)", text)[1]
+
+    one = number(lambda x: x + 1)
+    assert number(lambda x: x + 1) == one
+    others = {
+        number(lambda x: x + 1.0000001), number(lambda x: x + 1, 4),
+        number(lambda x: x + 1, precision="tf32"), number(lambda x: x + 1, threads=1),
+    }  # fmt: skip
+    assert len(others - {one}) == 4
+
+
+def test_unknown_code_is_refused():
     jax.jit(layer).lower(*[jnp.ones(3, np.float32)] * 3)  # makes the call known to XLA
     call = jax.ffi.ffi_call("segfuse_program", jax.ShapeDtypeStruct((3,), np.float32))
-    with pytest.raises(Exception, match="program of another process"):
+    with pytest.raises(Exception, match="program that was not compiled in this process"):
         call(jnp.ones(3, np.float32), call=np.int64(1)).block_until_ready()
 
 

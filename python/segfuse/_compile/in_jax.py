@@ -4,6 +4,7 @@ derivative."""
 from __future__ import annotations
 
 import functools
+import hashlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,10 @@ class _Site:
         ]
         key = repr((inputs, outputs))
         if key not in trace.jax_calls:
-            trace.jax_calls[key] = _native.xla_program(trace.program, inputs, outputs)
+            how = sorted(self.compiled._how.items())
+            text = repr((trace.program.emit("ir"), how, inputs, outputs))
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            trace.jax_calls[key] = _native.xla_program(trace.program, inputs, outputs, digest)
         jax = sys.modules["jax"]
         results = [
             jax.ShapeDtypeStruct(shape, jax.numpy.dtype(dtype)) for dtype, shape, _ in outputs
