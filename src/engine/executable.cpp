@@ -8,6 +8,7 @@
 #include "engine/backend.h"
 #include "engine/compiled/kernels.h"
 #include "engine/device/accelerator.h"
+#include "engine/plan/bad_index.h"
 #include "runtime/cuda/cublas_lt.h"
 #include "segfuse/error.h"
 
@@ -45,8 +46,16 @@ struct Executable::State {
     if (checker) (void)checker->run(on_host(inputs), nullptr);
     if (milestones != nullptr) milestones->over = nullptr;
     if (info.on_device && milestones != nullptr) return backend->run_with(inputs, *milestones);
-    if (info.on_device || std::ranges::none_of(inputs, on_device)) return backend->run(inputs);
-    return run_on_copies(inputs);
+    if (!info.on_device && std::ranges::any_of(inputs, on_device)) return run_on_copies(inputs);
+    return run_there(inputs);
+  }
+
+  std::vector<Tensor> run_there(std::span<const Tensor> inputs) {
+    try {
+      return backend->run(inputs);
+    } catch (const BadIndex& found) {
+      explain(found, fusion, inputs);
+    }
   }
 
   /// Operands come to the host, results and overwritten inputs go back to where they were.
@@ -57,7 +66,7 @@ struct Executable::State {
                       "to the host with to_host(), or choose that device",
                       std::ranges::find_if(inputs, on_device)->device_memory()->device()));
     const std::vector<Tensor> copies = on_host(inputs);
-    std::vector<Tensor> outputs = backend->run(copies);
+    std::vector<Tensor> outputs = run_there(copies);
     for (Tensor& output : outputs) {
       std::size_t shared = 0;
       while (shared < copies.size() && !output.shares_storage_with(copies[shared])) ++shared;

@@ -92,15 +92,6 @@ Ref DevicePlanner::status_word(DeviceCheck check) {
   return word;
 }
 
-void DevicePlanner::add_indices(DeviceCheck& check, ir::ExprId id) const {
-  const ir::Expr& expr = fusion_.expr(id);
-  const Ref& indices = ref(expr.operands[1]);
-  if (indices.buffer >= fusion_.inputs().size()) return;  // inputs are the first buffers
-  const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
-  const ir::ValId table = ir::adds(expr.op) ? expr.results[0] : expr.operands[0];
-  check.indices.push_back({expr.op, indices.buffer, shape(table)[axis]});
-}
-
 void DevicePlanner::copy(const Ref& from, const Ref& to, const char* what) {
   if (num_elements(to.layout.shape) == 0) return touch(to);
   const Nest nest = collapse(from.layout.shape, {from.layout.strides});
@@ -181,11 +172,7 @@ void DevicePlanner::plan_kernels(const SegmentedGroup& group) {
                   kernel->launch.argument(nowhere, size, nullptr),
                   {}};
     if (!kernel->kernel.kernel.checks.empty()) {
-      DeviceCheck check{kernel->kernel.kernel.checks, {}};
-      for (const ir::ExprId id : group.exprs) {
-        if (ir::has_indices(fusion_.expr(id).op)) add_indices(check, id);
-      }
-      refs.push_back(status_word(std::move(check)));
+      refs.push_back(status_word(kernel->kernel.kernel.checks));
       operands.write(refs.back());
     }
     for (std::size_t i = 0; i < refs.size(); ++i)

@@ -14,17 +14,8 @@
 
 namespace segfuse::engine {
 
-/// The subject of a status word.
-struct DeviceCheck {
-  /// Indices that are an input of the program: to say which one is wrong.
-  struct Indices {
-    ir::Op op = ir::Op::take;
-    std::size_t input = 0;
-    std::int64_t size = 0;
-  };
-  std::vector<std::string> what;  ///< "index of take"; the word is one of these, from 1
-  std::vector<Indices> indices;
-};
+/// What a status word may say, from 1 on: "take: index along axis 0".
+using DeviceCheck = std::vector<std::string>;
 
 /// What a plan does besides computing.
 struct DevicePlanOptions : PlanOptions {

@@ -58,8 +58,6 @@ class DevicePlanner final : public PlanBuilder {
   void add_library(std::string name, LibraryLaunch launch, std::span<const Addressed> refs);
   /// Another status word; its address.
   Ref status_word(DeviceCheck check);
-  /// The indices of an operation, where they are an input of the program.
-  void add_indices(DeviceCheck& check, ir::ExprId id) const;
   /// Fills the memory of a value with zeros: of an empty one, so that it counts as written.
   void touch(const Ref& ref) { fill(ref, 0, "empty"); }
   /// Sets the word of a value that holds NaN or infinities.

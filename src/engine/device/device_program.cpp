@@ -8,6 +8,7 @@
 
 #include "base/context/state.h"
 #include "engine/executable.h"
+#include "engine/plan/bad_index.h"
 #include "ir/bind.h"
 #include "segfuse/error.h"
 
@@ -18,22 +19,6 @@ namespace {
 constexpr std::size_t kMaxPlans = 256;  // shapes remembered
 
 bool on_device(const Tensor& tensor) { return tensor.device_memory() != nullptr; }
-
-/// The sentence about the first index that is out of range.
-[[noreturn]] void report(const DeviceCheck& check, std::int32_t word,
-                         std::span<const Tensor> inputs) {
-  for (const DeviceCheck::Indices& at : check.indices) {
-    const Tensor indices = inputs[at.input].to_host();
-    for (std::int64_t i = 0; i < indices.size(); ++i)
-      ir::check_index(at.op,
-                      indices.dtype() == DType::kI32
-                          ? indices.span<std::int32_t>()[static_cast<std::size_t>(i)]
-                          : indices.span<std::int64_t>()[static_cast<std::size_t>(i)],
-                      at.size);
-  }
-  throw UsageError(
-      fmt::format("{} is out of range", check.what.at(static_cast<std::size_t>(word - 1))));
-}
 
 }  // namespace
 
@@ -233,7 +218,7 @@ void DeviceProgram::check_status() {
     const std::int32_t word = words.span<std::int32_t>()[i];
     if (word == 0) continue;
     accelerator_->executor().fill(accelerator_->streams()[0], plan->status, 0);
-    report(plan->checks[i], word, inputs);
+    explain(BadIndex(plan->checks[i].at(static_cast<std::size_t>(word - 1))), program_, inputs);
   }
 }
 

@@ -124,7 +124,7 @@ DevicePlanner::BodyPlan DevicePlanner::plan_body(ir::ExprId id, std::span<const 
 std::optional<Ref> DevicePlanner::status_words(const std::vector<DeviceCheck>& checks) {
   std::optional<Ref> first;
   for (const DeviceCheck& check : checks) {
-    const Ref word = status_word({check.what, {}});
+    const Ref word = status_word(check);
     if (!first) first = word;
   }
   return first;

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "engine/exec/growing_memory.h"
 #include "engine/exec/planner.h"
-#include "ir/bind.h"
+#include "engine/plan/bad_index.h"
 #include "ir/interpret/evaluate.h"
 
 namespace segfuse::engine {
@@ -17,13 +17,6 @@ using compiler::SegmentedGroup;
 namespace {
 
 constexpr std::int64_t kTaskWork = 1 << 15;  // elements that make waking a thread worth it
-
-/// Where a kernel's check looks: an operand of indices in memory, and how many there may be.
-struct IndexCheck {
-  ir::Op op = ir::Op::take;
-  Ref indices;
-  std::int64_t size = 0;
-};
 
 /// One call of a kernel over all its outer iterations.
 struct Call {
@@ -37,20 +30,7 @@ struct Call {
   std::vector<std::string> checks;
 };
 
-/// The sentence about the first index that is out of range.
-void report(const Run& run, const std::vector<IndexCheck>& checks, const std::string& what) {
-  for (const IndexCheck& check : checks) {
-    const Array indices = run.array(check.indices);
-    for (std::int64_t i = 0; i < check.indices.layout.size(); ++i)
-      ir::check_index(check.op,
-                      check.indices.dtype == DType::kI32 ? indices.as<const std::int32_t>()[i]
-                                                         : indices.as<const std::int64_t>()[i],
-                      check.size);
-  }
-  throw UsageError(fmt::format("{} is out of range", what));
-}
-
-void run_call(Run& run, const Call& call, const std::vector<IndexCheck>& checks) {
+void run_call(Run& run, const Call& call) {
   std::array<void*, 16> few;
   std::vector<void*> many;
   const std::size_t count = call.buffers.size();
@@ -63,7 +43,7 @@ void run_call(Run& run, const Call& call, const std::vector<IndexCheck>& checks)
     thread_local GrowingMemory rows;
     call.function(buffers, call.sizes.data(), begin, end, rows.at_least(call.scratch));
   });
-  if (status != 0) report(run, checks, call.checks.at(static_cast<std::size_t>(status - 1)));
+  if (status != 0) throw BadIndex(call.checks.at(static_cast<std::size_t>(status - 1)));
 }
 
 }  // namespace
@@ -106,20 +86,10 @@ void CpuPlanner::plan_kernels(const SegmentedGroup& group) {
             compiler::loop::row_buffer_bytes(buffer.dtype, sizes_.of(buffer.elements)));
     calls.push_back(std::move(call));
   }
-  std::vector<IndexCheck> checks;
-  for (const ir::ExprId id : group.exprs) {
-    const ir::Expr& expr = fusion_.expr(id);
-    if (!ir::has_indices(expr.op)) continue;
-    if (!std::binary_search(group.boundary.inputs.begin(), group.boundary.inputs.end(),
-                            expr.operands[1]))
-      continue;
-    const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
-    checks.push_back({expr.op, ref(expr.operands[1]), shape(expr.operands[0])[axis]});
-  }
   add_step(
       group.exprs.back(), std::move(operands), std::move(results),
-      [calls = std::move(calls), checks = std::move(checks)](Run& run) {
-        for (const Call& call : calls) run_call(run, call, checks);
+      [calls = std::move(calls)](Run& run) {
+        for (const Call& call : calls) run_call(run, call);
       },
       fmt::format("{} of {}", code.kernels[0].kernel->kernel.name, group.exprs.size()), workspaces);
 }

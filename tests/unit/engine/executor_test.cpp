@@ -10,7 +10,10 @@
 #include "engine/exec/semicrf_ops.h"
 #include "ir/builder.h"
 #include "ir/interpret/interpreter.h"
+#include "ir/text.h"
 #include "segfuse/error.h"
+#include "support/bad_indices.h"
+#include "support/message_of.h"
 #include "support/tensors.h"
 
 namespace segfuse::engine {
@@ -601,6 +604,16 @@ TEST(Executor, SemicrfAgreesWithTheReference) {
     Crf twice = crf(DType::kF64, boundaries);
     compare(twice.fusion, twice.inputs, 1e-10);
   }
+}
+
+TEST(Executor, NamesTheFirstIndexOutOfRange) {
+  ThreadPool pool(2);
+  for (const std::string backend : {"loops", "compiled"})
+    for (const auto& [name, text, inputs, message] : segfuse::testing::bad_indices()) {
+      SCOPED_TRACE(backend + ": " + name);
+      Executable executable(ir::parse(text), pool, {.backend = backend});
+      EXPECT_THAT(segfuse::test::message_of([&] { executable.run(inputs); }), HasSubstr(message));
+    }
 }
 
 TEST(Executor, SemicrfRefusesALabelChangeWithoutAStart) {

@@ -1,5 +1,7 @@
 #include "unit/engine_gpu/device_test.h"
 
+#include <gmock/gmock.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -11,6 +13,7 @@
 #include "engine/device/device_kernels.h"
 #include "runtime/cpu/cpu_device.h"
 #include "segfuse/error.h"
+#include "support/bad_indices.h"
 #include "support/random/random_fusion.h"
 #include "support/random/random_runs.h"
 
@@ -96,6 +99,23 @@ TEST_P(OnDevice, AttentionOfNumbers) {
     for (std::int64_t e = 0; e < inputs.back().size(); ++e) inputs.back().set(e, rng.normal());
   }
   compare(fusion, inputs, 1e-4);
+}
+
+TEST_P(OnDevice, NamesTheFirstIndexOutOfRange) {
+  for (const auto& [name, text, inputs, message] : segfuse::testing::bad_indices()) {
+    SCOPED_TRACE(name);
+    Executable executable(ir::parse(text), pool, on_device());
+    const auto said = [&](const std::vector<Tensor>& given) {
+      return message_of<UsageError>([&] {
+        executable.run(given);
+        executable.check();
+      });
+    };
+    EXPECT_THAT(said(inputs), ::testing::HasSubstr(message));
+    std::vector<Tensor> there;
+    for (const Tensor& input : inputs) there.push_back(accelerator->upload(input));
+    EXPECT_THAT(said(there), ::testing::HasSubstr(message));
+  }
 }
 
 TEST_P(OnDevice, SumsIntoChosenPlaces) {
