@@ -20,6 +20,7 @@ constexpr std::int64_t kRegisters = 1 << 16;    // of a multiprocessor
 constexpr std::int64_t kResident = 1024;        // threads of one that are enough
 constexpr std::int64_t kBesides = 48;           // registers of a lane besides those that hold rows
 constexpr std::int64_t kBesidesWide = 56;       // the same with eight elements at a time
+constexpr std::int64_t kBesidesF64 = 112;       // the same for f64, whose functions need more
 constexpr std::int64_t kColumnsJoined = 64;     // columns of a block that joins chunks
 constexpr std::int64_t kPartsJoined = 512;      // that one lane joins while others wait little
 constexpr std::int64_t kThin = 16;              // side of a matrix that no tile is made for
@@ -149,8 +150,11 @@ class CudaChooser {
     if (space_.phases > 1) hold();
     // Rows that are read again are few at a time: those that run fit the second-level cache.
     if (space_.phases > 1 && s_.hold == Hold::kReread && reduced_ >= kCudaLongRow &&
-        reduced_ <= 2 * kCudaLongRow)
-      s_.threads = static_cast<int>(kLargestBlock);
+        reduced_ <= 2 * kCudaLongRow) {
+      s_.threads = static_cast<int>(vector_ > 2 ? kLargestBlock : kLargestBlock / 2);
+      // A lane has 64 registers.
+      s_.unroll = space_.loads > 1 ? 1 : 2;
+    }
   }
 
   /// Whether lanes can take vectors of every row.
@@ -173,11 +177,10 @@ class CudaChooser {
         s_.threads = static_cast<int>(threads);
         s_.hold = Hold::kRegister;
         s_.row = capacity;
-        const std::int64_t of_columns =
-            ceil_divide(capacity, threads * vector_) * vector_ * space_.column_sums;
+        const std::int64_t of_lane = ceil_divide(capacity, threads * vector_) * vector_;
+        const std::int64_t of_columns = of_lane * space_.column_sums;
         // What is dear to compute follows what was loaded.
-        const std::int64_t computed =
-            space_.expensive ? ceil_divide(capacity, threads * vector_) * vector_ : 0;
+        const std::int64_t computed = space_.expensive ? of_lane : 0;
         keep_resident(std::max(words(), computed) + of_columns);
         return;
       }
@@ -188,12 +191,15 @@ class CudaChooser {
     s_.threads = 512;
     s_.hold = Hold::kScratch;
     s_.row = capacity;
+    // A lane has 128 registers.
+    if (loads > 1 && (vector_ > 4 || space_.expensive)) s_.unroll = std::min(s_.unroll, 2);
   }
 
   /// Blocks beside each other hide what one waits for: as many as have registers for `held` words
   /// and what is computed with them.
   void keep_resident(std::int64_t held) {
-    const std::int64_t registers = held + (vector_ > 4 ? kBesidesWide : kBesides);
+    const std::int64_t besides = vector_ > 4 ? kBesidesWide : vector_ > 2 ? kBesides : kBesidesF64;
+    const std::int64_t registers = held + besides;
     const std::int64_t block = std::int64_t{s_.threads} * s_.rows_at_once;
     s_.resident = static_cast<int>(std::clamp<std::int64_t>(
         std::min(kRegisters / (block * registers), kResident / block), 1, 8));

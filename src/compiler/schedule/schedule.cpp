@@ -4,6 +4,17 @@
 
 namespace segfuse::compiler {
 
+bool spare_registers(Schedule& schedule) {
+  if (schedule.resident > 1) {
+    schedule.resident = 1;
+  } else if (schedule.unroll > 1) {
+    schedule.unroll /= 2;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 std::string to_string(const Schedule& schedule) {
   const Schedule plain;
   std::string text = schedule.target == Target::kCpu ? "cpu" : "cuda";

@@ -55,6 +55,10 @@ struct Schedule {
   friend auto operator<=>(const Schedule&, const Schedule&) = default;
 };
 
+/// For a kernel whose registers ran out (CUDA): the same results with fewer. False: there is
+/// nothing left to change.
+bool spare_registers(Schedule& schedule);
+
 /// "cpu unroll 4 tile 4096 hold scratch row 8192": fields that differ from those of the target's
 /// plain schedule, in the order of the struct.
 std::string to_string(const Schedule& schedule);

@@ -44,11 +44,19 @@ void DeviceKernels::compile(std::vector<Pending>& pending) {
   const auto find = [&](Pending& one) {
     compiler::loop::Kernel& kernel = one.kernel->kernel.kernel;
     one.kernel->code = loader_->kernel(one.program, kernel.name);
-    if (kernel.schedule.resident == 1 || loader_->local_bytes(one.kernel->code) == 0) return;
-    // The guess at registers was too low for this one.
-    kernel.schedule.resident = 1;
-    one.program.source = compiled_.print(kernel);
-    one.kernel->code = loader_->kernel(one.program, kernel.name);
+    std::size_t local = loader_->local_bytes(one.kernel->code);
+    // The guess at registers was too low for this one. A frame that stays has other reasons.
+    for (compiler::loop::Kernel other = kernel; local > 0 && spare_registers(other.schedule);) {
+      runtime::GpuProgram program = one.program;
+      program.source = compiled_.print(other);
+      const runtime::GpuKernel code = loader_->kernel(program, kernel.name);
+      const std::size_t bytes = loader_->local_bytes(code);
+      if (bytes >= local) break;
+      local = bytes;
+      kernel.schedule = other.schedule;
+      one.program = std::move(program);
+      one.kernel->code = code;
+    }
   };
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {

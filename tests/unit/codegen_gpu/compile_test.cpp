@@ -95,5 +95,14 @@ TEST_P(PrintedFor, ChosenSchedules) {
                         {{"N", 32768}, {"B", 64}, {"T", 16}, {"C", 4096}, {"H", 56}, {"W", 56}});
 }
 
+/// Rows that are too long for shared memory, by the largest blocks.
+TEST_P(PrintedFor, LongRows) {
+  for (const testing::NamedModel& named : testing::named_models())
+    for (const char* name : {"softmax_f32", "softmax_bf16", "add_norm_f16", "rms_norm_bf16"})
+      if (named.name == name)
+        expect_in_registers(named, testing::chosen_for_cuda, GetParam(),
+                            {{"N", 4096}, {"C", 60000}});
+}
+
 }  // namespace
 }  // namespace segfuse::compiler

@@ -78,6 +78,19 @@ inline void instance_norm(compiler::Model& m, DType dtype) {
   m.output(b.cast(b.mul(centred, b.broadcast(inverse, {0, 1}, shape)), dtype), "y");
 }
 
+/// A column less its mean, by its standard deviation.
+inline void standardized_columns(compiler::Model& m, DType dtype) {
+  ir::Builder& b = m.b;
+  const ir::Extents shape{m.size("N"), m.size("C")};
+  const ir::ValId x = m.input("x", shape, dtype);
+  const ir::ValId wide = b.cast(x, dtype == DType::kF64 ? dtype : DType::kF32);
+  const ir::Builder::Moments found = b.welford(wide, {0});
+  const ir::ValId variance = b.div(found.m2, b.extent(shape[0], m.fusion.val(wide).dtype));
+  const ir::ValId scale = b.rsqrt(b.add(variance, b.constant(1e-5, m.fusion.val(wide).dtype)));
+  const ir::ValId centred = b.sub(wide, b.broadcast(found.mean, {1}, shape));
+  m.output(b.cast(b.mul(centred, b.broadcast(scale, {1}, shape)), dtype), "y");
+}
+
 inline void column_sums(compiler::Model& m, DType dtype) {
   const ir::ValId x = m.input("x", {m.size("N"), m.size("C")}, dtype);
   m.output(m.b.sum(m.b.cast(x, DType::kF32), {0}), "y");
@@ -133,6 +146,8 @@ inline std::vector<NamedModel> named_models() {
        }},
       {"layer_norm_backward_bf16", [](Model& m) { layer_norm_gradients(m, DType::kBF16); }},
       {"instance_norm_f16", [](Model& m) { instance_norm(m, DType::kF16); }},
+      {"standardized_columns_bf16", [](Model& m) { standardized_columns(m, DType::kBF16); }},
+      {"standardized_columns_f64", [](Model& m) { standardized_columns(m, DType::kF64); }},
       {"column_sum_bf16", [](Model& m) { column_sums(m, DType::kBF16); }},
       {"transposed_bf16", [](Model& m) { transposed_rows(m, DType::kBF16); }},
       {"argmax",

@@ -1,9 +1,11 @@
 #include "unit/engine_gpu/device_test.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -424,9 +426,11 @@ class SpillingKernels final : public runtime::KernelLoader {
   }
   std::size_t local_bytes(runtime::GpuKernel kernel) override {
     const std::lock_guard lock(mutex_);
-    const std::string& text = texts.at(reinterpret_cast<std::size_t>(kernel.handle) - 1);
-    return text.find("__launch_bounds__(256, 1)") == text.npos ? 8 : 0;
+    return bytes_of(texts.at(reinterpret_cast<std::size_t>(kernel.handle) - 1));
   }
+  std::function<std::size_t(const std::string& text)> bytes_of = [](const std::string& text) {
+    return text.find("__launch_bounds__(256, 1)") == text.npos ? std::size_t{8} : 0;
+  };
   void launch(runtime::StreamHandle, runtime::GpuKernel, const runtime::GpuLaunch&, const void*,
               std::size_t) override {}
 
@@ -450,6 +454,37 @@ TEST(DeviceKernels, ThatSpillAreCompiledAgainWithAllRegisters) {
   const std::string& used = gpu->texts.at(reinterpret_cast<std::size_t>(kernel.code.handle) - 1);
   EXPECT_NE(used.find("__launch_bounds__(256, 1)"), used.npos);
   EXPECT_EQ(gpu->texts.front().find("__launch_bounds__(256, 1)"), std::string::npos);
+}
+
+TEST(DeviceKernels, ThatStillSpillTakeFewerVectorsAtOnce) {
+  const auto at_once = [](std::function<std::size_t(const std::string&)> bytes_of) {
+    TestProgram p;
+    Rng rng(3, 1);
+    p.output(p.b.exp(p.input(uniform(rng, DType::kF32, {8, 4096}))));
+    const auto gpu = std::make_shared<SpillingKernels>();
+    gpu->bytes_of = std::move(bytes_of);
+    DeviceKernels fusion(p.fusion, gpu);
+    ir::Sizes sizes;
+    const std::vector<Shape> shapes{p.inputs[0].shape()};
+    const DeviceKernel kernel = *fusion.prepare(shapes, sizes).at(0).kernels.at(0);
+    const std::string& used = gpu->texts.at(reinterpret_cast<std::size_t>(kernel.code.handle) - 1);
+    const int unroll = kernel.kernel.kernel.schedule.unroll;
+    EXPECT_EQ(used.find(fmt::format("u < {};", unroll)) != used.npos, unroll > 1);
+    return unroll;
+  };
+  const auto if_more_than = [](int unroll) {
+    return [unroll](const std::string& text) {
+      std::size_t bytes = 0;
+      for (int u = unroll + 1; u <= 4; ++u)
+        if (text.find(fmt::format("u < {};", u)) != text.npos) bytes = 8 * u;
+      return bytes;
+    };
+  };
+  EXPECT_EQ(at_once(if_more_than(4)), 4);
+  EXPECT_EQ(at_once(if_more_than(2)), 2);
+  EXPECT_EQ(at_once(if_more_than(1)), 1);
+  // A frame that has other reasons changes nothing.
+  EXPECT_EQ(at_once([](const std::string&) { return std::size_t{40}; }), 4);
 }
 
 TEST(DeviceKernels, AreMadeOnceForAClassOfSizesAndAgainWhereVectorsDoNotFit) {

@@ -271,6 +271,26 @@ bool ends_whole(const Kernel& kernel, const For& lane, const std::vector<Extent>
   });
 }
 
+std::optional<std::int64_t> most_elements(const Kernel& kernel, const For& lane) {
+  std::optional<std::int64_t> most;
+  const auto ends_at = [&](const Index& end) {
+    if (end.terms != lane.begin.terms) return;
+    const Extent count = end.constant - lane.begin.constant;
+    if (count.is_constant()) most = std::min(most.value_or(count.constant()), count.constant());
+  };
+  ends_at(lane.end);
+  // The end of a tile, or that of the row.
+  if (lane.end.terms.size() == 1 && lane.end.terms[0].coefficient.is_constant(1) &&
+      lane.end.constant.is_constant(0)) {
+    const loop::Atom& end = kernel.indices.atom(lane.end.terms[0].atom);
+    if (end.kind == loop::Atom::Kind::kMin) {
+      ends_at(end.of);
+      ends_at(end.other);
+    }
+  }
+  return most;
+}
+
 std::size_t state_bytes(const loop::Reduction& reduction) {
   if (reduction.op == ir::Monoid::kArgmax) return 16;
   const std::size_t bytes = std::max<std::size_t>(4, size_of(reduction.dtype));

@@ -1,7 +1,9 @@
 #pragma once
 // Facts about a kernel that the printer needs before it writes.
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -40,6 +42,9 @@ std::vector<ir::Extent> promised_multiples(const loop::Kernel& kernel, int vecto
 /// Whether end - begin of the loop is a multiple of `vector` where `promised` are.
 bool ends_whole(const loop::Kernel& kernel, const loop::For& lane,
                 const std::vector<ir::Extent>& promised, int vector);
+
+/// The most elements that a lane loop goes through, where a number is known.
+std::optional<std::int64_t> most_elements(const loop::Kernel& kernel, const loop::For& lane);
 
 struct ReductionFacts {
   bool in_lane = false;   ///< begun in a lane loop: one state for each element

@@ -43,6 +43,12 @@ void KernelPrinter::lanes(const For& loop) {
   lane.vector = vector_;
   lane.inner = defined_in(loop.body);
   lane.unroll = has_serial_loop(loop) ? 1 : kernel_.schedule.unroll;
+  // Registers of turns that never come would be lost.
+  if (const std::optional<std::int64_t> most = most_elements(kernel_, loop)) {
+    const std::int64_t step = std::int64_t{threads_} * vector_;
+    lane.unroll =
+        static_cast<int>(std::clamp<std::int64_t>((*most + step - 1) / step, 1, lane.unroll));
+  }
   const bool held = facts_.uses_registers(kernel_, loop);
   const bool whole = vector_ == 1 || ends_whole(kernel_, loop, promised_, vector_);
   if (held) {
