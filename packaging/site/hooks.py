@@ -25,8 +25,12 @@ COMMENT = re.compile(r"^ *<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:|^#")
 
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n\n"
-# Beside a table's code: what axe-core found (links and comments without contrast, tabs, footer).
-STYLE = """.md-typeset table code { white-space: nowrap; }
+# Code of 100 columns and most tables fit beside both navigations. On phones, pictures keep a width
+# at which their text can be read, and scroll. The rest is what axe-core found: links and comments
+# without contrast, tabs, footer.
+STYLE = """.md-grid { max-width: 71rem; }
+.md-typeset table:not([class]) :is(th, td) { min-width: 0; padding: .6em .9em; }
+.md-typeset table code { white-space: nowrap; }
 .md-typeset :is(p, li, td) a:not(.headerlink) { text-decoration: underline; }
 .md-tabs__link { opacity: 1; }
 .md-copyright { color: #b0b0b0; }
@@ -37,16 +41,27 @@ STYLE = """.md-typeset table code { white-space: nowrap; }
 [data-md-color-scheme="slate"] {
   --md-code-hl-comment-color: #b4b7c3; --md-code-hl-operator-color: #b4b7c3;
   --md-code-hl-number-color: #f08a7e; --md-code-hl-constant-color: #a89bea;
+  --md-typeset-a-color: #7da6f5;
+}
+@media screen and (max-width: 44.9375em) {
+  .md-typeset td:not(:first-child) code { white-space: normal; }
+  .md-typeset p:has(> img:only-child) { overflow-x: auto; }
+  .md-typeset p > img:only-child { max-width: none; width: 34rem; }
 }
 """
-# Wide tables and code scroll; a keyboard reaches them only if they take the focus. On touch screens
-# the theme takes the focus from code again.
+# Wide tables, pictures and code scroll; a keyboard reaches them only if they take the focus. On
+# touch screens the theme takes the focus from code again. A button that copies is no landmark.
 SCRIPT = """const keep = new MutationObserver((changes) => {
   for (const { target } of changes)
     if (target.tabIndex < 0 && target.scrollWidth > target.clientWidth) target.tabIndex = 0;
 });
 document$.subscribe(() => setTimeout(() => {
   for (const wide of document.querySelectorAll(".md-typeset__scrollwrap")) wide.tabIndex = 0;
+  for (const picture of document.querySelectorAll(".md-typeset p > img:only-child")) {
+    const wide = picture.parentElement;
+    if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
+  }
+  for (const copy of document.querySelectorAll(".md-code__nav")) copy.setAttribute("role", "none");
   for (const code of document.querySelectorAll(".md-typeset pre > code")) {
     code.tabIndex = 0;
     keep.observe(code, { attributeFilter: ["tabindex"] });
@@ -172,6 +187,10 @@ def on_page_markdown(markdown, page, config, files):
 
 def on_post_page(output, page, config):
     return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
+
+
+def on_post_template(output, template_name, config):
+    return on_post_page(output, None, config) if template_name == "404.html" else output
 
 
 def _deeper_items(markdown):
