@@ -33,6 +33,7 @@ STYLE = """.md-grid { max-width: 71rem; }
 .md-typeset table code { white-space: nowrap; }
 .md-typeset :is(p, li, td) a:not(.headerlink) { text-decoration: underline; }
 .md-tabs__link { opacity: 1; }
+.md-search-result__meta { color: var(--md-default-fg-color); }
 .md-copyright { color: #b0b0b0; }
 [data-md-color-scheme="default"] {
   --md-code-hl-comment-color: #595959; --md-code-hl-operator-color: #595959;
@@ -41,10 +42,13 @@ STYLE = """.md-grid { max-width: 71rem; }
 [data-md-color-scheme="slate"] {
   --md-code-hl-comment-color: #b4b7c3; --md-code-hl-operator-color: #b4b7c3;
   --md-code-hl-number-color: #f08a7e; --md-code-hl-constant-color: #a89bea;
-  --md-typeset-a-color: #7da6f5;
+}
+[data-md-color-scheme="default"][data-md-color-primary] { --md-accent-fg-color: #3f51d6; }
+[data-md-color-scheme="slate"][data-md-color-primary] {
+  --md-typeset-a-color: #7da6f5; --md-accent-fg-color: #93a4ff;
 }
 @media screen and (max-width: 44.9375em) {
-  .md-typeset td:not(:first-child) code { white-space: normal; }
+  .md-typeset td:not(:first-child) code { white-space: normal; word-break: normal; }
   .md-typeset p:has(> img:only-child) { overflow-x: auto; }
   .md-typeset p > img:only-child { max-width: none; width: 34rem; }
 }
@@ -70,15 +74,16 @@ document$.subscribe(() => setTimeout(() => {
 """
 PYTHON = {
     "segfuse": (
-        "Model train evaluate Prediction Segment ScoredSegments LiveStream LiveSegment compile"
-        " Compiled CacheInfo grad value_and_grad Fusion Program Value Size set_threads get_threads"
-        " Error UsageError DataError DeviceError InternalError"
+        "Model train study evaluate models PretrainedModel Prediction Segment ScoredSegments"
+        " LiveStream LiveSegment compile Compiled CacheInfo grad value_and_grad scan Fusion Program"
+        " Value Size set_threads get_threads Error UsageError DataError DeviceError InternalError"
     ),
     "segfuse.crf": (
         "SemiCRF Constraints Segmentations SegmentationLists Gradients Posteriors sample_prior"
         " duration_scores duration_gradient duration_parameters duration_buckets"
     ),
     "segfuse.torch": "",
+    "segfuse.torch.allocator": "",
     "segfuse.jax": "",
 }
 PYTHON_HEAD = """# Python reference
@@ -173,6 +178,8 @@ def on_page_markdown(markdown, page, config, files):
     if place.startswith("source/") or place == "python_reference.md":
         return markdown
     path = _tree_place(place)
+    if place.startswith("decisions/"):
+        page.meta.setdefault("search", {"boost": 0.3})  # what holds now is on other pages
 
     def moved(match):
         link = match.group(1)
