@@ -23,9 +23,10 @@ class Segment(NamedTuple):
     """A segment that a model found.
 
     `posterior` is the probability of exactly this segment (start, end and label) under a
-    semi-Markov model; for other heads it equals `label_posterior`. `label_posterior` is the mean
-    over the frames of the segment of the probability of its label. `start_confidence` is the
-    probability of a boundary near its start (NaN for a linear chain). Times are in seconds.
+    semi-Markov model. For other heads, and for a segment that was joined from pieces, it equals
+    `label_posterior`: the mean of the probability of the label over the frames of the segment.
+    `start_confidence` is the probability of a boundary near its start, and 1 for the first segment
+    (NaN for a linear chain). Times are in seconds.
     """
 
     start: float
