@@ -30,6 +30,7 @@ UNSEARCHED = "---\nsearch: {exclude: true}\n---\n\n"
 # without contrast, tabs, footer.
 STYLE = """.md-grid { max-width: 71rem; }
 .md-typeset table:not([class]) :is(th, td) { min-width: 0; padding: .6em .9em; }
+.md-typeset code { word-break: normal; overflow-wrap: break-word; }
 .md-typeset table code { white-space: nowrap; }
 .md-typeset :is(p, li, td) a:not(.headerlink) { text-decoration: underline; }
 .md-tabs__link { opacity: 1; }
@@ -48,7 +49,7 @@ STYLE = """.md-grid { max-width: 71rem; }
   --md-typeset-a-color: #7da6f5; --md-accent-fg-color: #93a4ff;
 }
 @media screen and (max-width: 44.9375em) {
-  .md-typeset td:not(:first-child) code { white-space: normal; word-break: normal; }
+  .md-typeset td:not(:first-child) code { white-space: normal; }
   .md-typeset p:has(> img:only-child) { overflow-x: auto; }
   .md-typeset p > img:only-child { max-width: none; width: 34rem; }
 }
