@@ -60,12 +60,14 @@ SCRIPT = """const keep = new MutationObserver((changes) => {
   for (const { target } of changes)
     if (target.tabIndex < 0 && target.scrollWidth > target.clientWidth) target.tabIndex = 0;
 });
+const pictures = new ResizeObserver((changes) => {
+  for (const { target } of changes)
+    target.tabIndex = target.scrollWidth > target.clientWidth ? 0 : -1;
+});
 document$.subscribe(() => setTimeout(() => {
   for (const wide of document.querySelectorAll(".md-typeset__scrollwrap")) wide.tabIndex = 0;
-  for (const picture of document.querySelectorAll(".md-typeset p > img:only-child")) {
-    const wide = picture.parentElement;
-    if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
-  }
+  for (const picture of document.querySelectorAll(".md-typeset p > img:only-child"))
+    pictures.observe(picture.parentElement);
   for (const copy of document.querySelectorAll(".md-code__nav")) copy.setAttribute("role", "none");
   for (const code of document.querySelectorAll(".md-typeset pre > code")) {
     code.tabIndex = 0;
