@@ -27,10 +27,13 @@ CASES = [
 ]
 LOW, HIGH = 0.1, 10_000
 WIDTH, LEFT, RIGHT, BAR, GAP = 720, 168, 96, 20, 6
+# The page behind the picture may be dark where the browser is light, so it has its own background.
 STYLE = """
+.page { fill: #ffffff }
 text { font: 12px system-ui, sans-serif; fill: #24292f }
 .case { font-weight: 600 } .grid { stroke: #d0d7de } .ours { fill: #1f6feb } .peer { fill: #8c959f }
 @media (prefers-color-scheme: dark) {
+  .page { fill: #0d1117 }
   text { fill: #e6edf3 } .grid { stroke: #30363d } .ours { fill: #58a6ff } .peer { fill: #6e7681 }
 }
 """
@@ -68,7 +71,8 @@ def chart():
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 12}" role="img" '
         'aria-label="Time of a likelihood and its gradients in segfuse and in peers">'
     )
-    return "\n".join([head, f"<style>{STYLE}</style>", *rows, "</svg>"]) + "\n"
+    page = f'<rect class="page" width="{WIDTH}" height="{y + 12}" rx="6"/>'
+    return "\n".join([head, f"<style>{STYLE}</style>", page, *rows, "</svg>"]) + "\n"
 
 
 if __name__ == "__main__":

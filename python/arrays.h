@@ -29,9 +29,9 @@ struct Device {
 std::string to_text(const Device& device);
 std::string to_text(const nb::dlpack::dtype& dtype);
 
-/// UsageError when the object is no array that can be read.
+/// UsageError when the object is not a readable array.
 Input import_input(const char* name, nb::handle object);
-/// UsageError when the object is no array that can be written.
+/// UsageError when the object is not a writable array.
 Output import_output(const char* name, nb::handle object);
 
 template <class Array>

@@ -204,7 +204,7 @@ void bind_pretrained(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   m.attr("__version__") = segfuse::version();
-  // Values that live until the process ends (in a global, in a traceback) are no mistake.
+  // Values that live until the process ends (in a global, in a traceback) are not an error.
   nanobind::set_leak_warnings(false);
   nanobind::register_exception_translator(segfuse::python::translate_error);
   segfuse::python::bind_problem(m);

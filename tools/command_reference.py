@@ -94,7 +94,7 @@ def _cell(text):
 
 
 def _table(rows):
-    lines = ["| | default | meaning |", "|---|---|---|"]
+    lines = ["| argument | default | meaning |", "|---|---|---|"]
     for left, meaning in rows:
         names = ", ".join(f"`{name}`" for name in names_of(left))
         default = f"`{default_of(left)}`" if default_of(left) else ""

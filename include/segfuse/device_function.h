@@ -56,7 +56,7 @@ class DeviceFunction {
 
   /// On the caller's stream, which is not null (the legacy default stream of CUDA is 1) and lives
   /// until the last DeviceFunction and result of its device are destroyed: memory that the call
-  /// used is handed on in that stream's order, and waited for at the end. One output for each of
+  /// used is reused in that stream's order, and waited for at the end. One output for each of
   /// the program, of its type and shape; inputs that the program overwrites are.
   void run(std::span<const ForeignArray> inputs, std::span<const ForeignArray> outputs,
            void* stream);

@@ -30,7 +30,7 @@ struct MetricsConfig {
   /// rate). Without it they are counted one by one (the syllable error rate, where "gap" is
   /// deleted). Neighbours that had one label before are never merged.
   bool merge_folded = true;
-  /// Labels, after folding, of what is no segment of interest: gaps, silence, "-". Chunks, edges
+  /// Labels, after folding, of segments without interest: gaps, silence, "-". Chunks, edges
   /// and the segment error rate leave them out.
   std::vector<std::string> background{};
   double edge_tolerance = 0.15;  ///< of EdgeCounts, in seconds; at most 1

@@ -50,9 +50,9 @@ struct ModelParts {
 };
 
 struct InferenceOptions {
-  bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
+  bool minimum_risk = false;  ///< the best expected boundary F1 instead of the most probable
   bool posteriors = false;    ///< fills label_posteriors and boundary_posteriors
-  std::int64_t k_best = 0;    ///< number of likeliest segmentations for `best`; at most 1000
+  std::int64_t k_best = 0;    ///< number of most probable segmentations for `best`; at most 1000
   std::int64_t samples = 0;   ///< number of segmentations to draw for `samples`; at most 100,000
   std::uint64_t seed = 0;     ///< of the samples
 };

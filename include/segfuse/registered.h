@@ -55,7 +55,7 @@ struct SlabOptions {
 /// Of all slabs of a registry that fork() copies, together.
 inline constexpr std::size_t kMaxCopied = std::size_t{256} << 20;
 
-/// Bytes [begin, end) that so many registrations cover.
+/// Bytes [begin, end), and the number of registrations that cover them.
 struct CountedRange {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -150,7 +150,7 @@ class [[nodiscard]] Slab {
   /// UsageError for ranges that are empty or outside; DeviceError when it cannot be pinned (then
   /// nothing has changed).
   Registration register_range(std::size_t offset, std::size_t bytes);
-  /// Is a byte of the range registered so many times?
+  /// Is a byte of the range registered `times` times?
   bool registered(std::size_t offset, std::size_t bytes, std::uint32_t times = 1) const;
   /// What is registered, and how often.
   std::vector<CountedRange> registrations() const;
@@ -235,7 +235,7 @@ class SubAllocator {
   /// UsageError, and nothing changes, for an address that is not live, and for memory of which a
   /// byte is registered (once more than as a whole).
   void deallocate(std::byte* address);
-  /// As asked for. UsageError unless it is live.
+  /// The requested size. UsageError unless the address is live.
   std::size_t bytes_of(const std::byte* address) const;
   bool owns(const std::byte* address) const;
   bool empty() const;

@@ -8,7 +8,7 @@
 // the heap that the device's programs use (docs/memory.md), in the order of the stream; while a
 // stream is captured, from the device's pool. CUDA's per-thread default stream is refused: it is a
 // different stream in each thread. A stream of calls is not destroyed while the device is used:
-// its memory is handed on in its order. Nothing is read back: what the device finds wrong in the
+// its memory is reused in its order. Nothing is read back: what the device finds wrong in the
 // numbers (NaN, +inf, a gold segmentation that does not tile its row, a length out of range) is
 // kept, and thrown by the next check(). Wrong shapes are a UsageError at once; a device that fails
 // is a DeviceError.

@@ -37,9 +37,9 @@ struct TrainOptions {
   /// own), "mpi", "tcp". Empty: the first of "peer" and "nccl" that can be used, else the MPI that
   /// started them, else TCP.
   std::string comm{};
-  /// Of several ranks that exchange over TCP: while so many are left, the first among them, they go
-  /// on without one that is lost and do its step again; a process started in its place joins them
-  /// at the next step; same bits. 0: all end.
+  /// For ranks that exchange over TCP: the least number of ranks, with the first among them, that
+  /// continue after a rank is lost and repeat its step. A process that is started in its place
+  /// joins them at the next step. The bits stay the same. 0: all ranks end.
   int min_ranks = 0;
   bool overwrite = false;       ///< replace a run, and files that are not ours, in `out`
   bool allow_commands = false;  ///< run the commands of the manifest
@@ -216,9 +216,9 @@ struct DecodeOptions {
   std::filesystem::path out;                    ///< directory for one label file a recording
   std::string channel = {};                     ///< as above
   LabelFormat format = LabelFormat::kTextGrid;  ///< any but kAuto
-  bool minimum_risk = false;  ///< the best expected boundary F1 instead of the likeliest
-  std::int64_t k_best = 0;    ///< that many of the likeliest segmentations, into NAME.json
-  std::int64_t samples = 0;   ///< that many drawn from the model, into NAME.json
+  bool minimum_risk = false;  ///< the best expected boundary F1 instead of the most probable
+  std::int64_t k_best = 0;    ///< number of most probable segmentations in NAME.json
+  std::int64_t samples = 0;   ///< number of drawn segmentations in NAME.json
   std::uint64_t seed = 0;     ///< of the samples
   bool posteriors = false;    ///< probabilities of labels and boundaries by frame, NAME.frames.csv
   /// A directory of label files, NAME of a recording and any ending: each of their boundaries is

@@ -25,10 +25,16 @@ COMMENT = re.compile(r"^ *<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:|^#")
 
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n\n"
-# Beside a table's code: what axe-core found (links and comments without contrast, tabs, footer).
-STYLE = """.md-typeset table code { white-space: nowrap; }
+# Code of 100 columns and most tables fit beside both navigations. On phones, pictures keep a width
+# at which their text can be read, and scroll. The rest is what axe-core found: links and comments
+# without contrast, tabs, footer.
+STYLE = """.md-grid { max-width: 71rem; }
+.md-typeset table:not([class]) :is(th, td) { min-width: 0; padding: .6em .9em; }
+.md-typeset code { word-break: normal; overflow-wrap: break-word; }
+.md-typeset table code { white-space: nowrap; }
 .md-typeset :is(p, li, td) a:not(.headerlink) { text-decoration: underline; }
 .md-tabs__link { opacity: 1; }
+.md-search-result__meta { color: var(--md-default-fg-color); }
 .md-copyright { color: #b0b0b0; }
 [data-md-color-scheme="default"] {
   --md-code-hl-comment-color: #595959; --md-code-hl-operator-color: #595959;
@@ -38,15 +44,31 @@ STYLE = """.md-typeset table code { white-space: nowrap; }
   --md-code-hl-comment-color: #b4b7c3; --md-code-hl-operator-color: #b4b7c3;
   --md-code-hl-number-color: #f08a7e; --md-code-hl-constant-color: #a89bea;
 }
+[data-md-color-scheme="default"][data-md-color-primary] { --md-accent-fg-color: #3f51d6; }
+[data-md-color-scheme="slate"][data-md-color-primary] {
+  --md-typeset-a-color: #7da6f5; --md-accent-fg-color: #93a4ff;
+}
+@media screen and (max-width: 44.9375em) {
+  .md-typeset td:not(:first-child) code { white-space: normal; }
+  .md-typeset p:has(> img:only-child) { overflow-x: auto; }
+  .md-typeset p > img:only-child { max-width: none; width: 34rem; }
+}
 """
-# Wide tables and code scroll; a keyboard reaches them only if they take the focus. On touch screens
-# the theme takes the focus from code again.
+# Wide tables, pictures and code scroll; a keyboard reaches them only if they take the focus. On
+# touch screens the theme takes the focus from code again. A button that copies is no landmark.
 SCRIPT = """const keep = new MutationObserver((changes) => {
   for (const { target } of changes)
     if (target.tabIndex < 0 && target.scrollWidth > target.clientWidth) target.tabIndex = 0;
 });
+const pictures = new ResizeObserver((changes) => {
+  for (const { target } of changes)
+    target.tabIndex = target.scrollWidth > target.clientWidth ? 0 : -1;
+});
 document$.subscribe(() => setTimeout(() => {
   for (const wide of document.querySelectorAll(".md-typeset__scrollwrap")) wide.tabIndex = 0;
+  for (const picture of document.querySelectorAll(".md-typeset p > img:only-child"))
+    pictures.observe(picture.parentElement);
+  for (const copy of document.querySelectorAll(".md-code__nav")) copy.setAttribute("role", "none");
   for (const code of document.querySelectorAll(".md-typeset pre > code")) {
     code.tabIndex = 0;
     keep.observe(code, { attributeFilter: ["tabindex"] });
@@ -55,15 +77,16 @@ document$.subscribe(() => setTimeout(() => {
 """
 PYTHON = {
     "segfuse": (
-        "Model train evaluate Prediction Segment ScoredSegments LiveStream LiveSegment compile"
-        " Compiled CacheInfo grad value_and_grad Fusion Program Value Size set_threads get_threads"
-        " Error UsageError DataError DeviceError InternalError"
+        "Model train study evaluate models PretrainedModel Prediction Segment ScoredSegments"
+        " LiveStream LiveSegment compile Compiled CacheInfo grad value_and_grad scan Fusion Program"
+        " Value Size set_threads get_threads Error UsageError DataError DeviceError InternalError"
     ),
     "segfuse.crf": (
         "SemiCRF Constraints Segmentations SegmentationLists Gradients Posteriors sample_prior"
         " duration_scores duration_gradient duration_parameters duration_buckets"
     ),
     "segfuse.torch": "",
+    "segfuse.torch.allocator": "",
     "segfuse.jax": "",
 }
 PYTHON_HEAD = """# Python reference
@@ -158,6 +181,8 @@ def on_page_markdown(markdown, page, config, files):
     if place.startswith("source/") or place == "python_reference.md":
         return markdown
     path = _tree_place(place)
+    if place.startswith("decisions/"):
+        page.meta.setdefault("search", {"boost": 0.3})  # what holds now is on other pages
 
     def moved(match):
         link = match.group(1)
@@ -172,6 +197,10 @@ def on_page_markdown(markdown, page, config, files):
 
 def on_post_page(output, page, config):
     return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
+
+
+def on_post_template(output, template_name, config):
+    return on_post_page(output, None, config) if template_name == "404.html" else output
 
 
 def _deeper_items(markdown):

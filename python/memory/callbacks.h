@@ -10,7 +10,7 @@
 
 #define SEGFUSE_TORCH_CALLBACK extern "C" __attribute__((visibility("default")))
 
-/// Never null but for 0 bytes.
+/// Null only for 0 bytes.
 SEGFUSE_TORCH_CALLBACK void* segfuse_torch_allocate(std::size_t bytes, int device, void* stream);
 SEGFUSE_TORCH_CALLBACK void segfuse_torch_release(void* address, std::size_t bytes, int device,
                                                   void* stream);

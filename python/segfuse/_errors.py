@@ -1,4 +1,4 @@
-"""The errors that segfuse raises. Each carries one sentence: what, what was found, what to do."""
+"""The errors that segfuse raises. Each has one sentence: what is wrong, and what to do."""
 
 
 class Error(Exception):
@@ -6,19 +6,19 @@ class Error(Exception):
 
 
 class UsageError(Error, ValueError):
-    """An argument that cannot work: a type, a shape, a dtype, a device, a length."""
+    """An argument is wrong: its type, shape, dtype, device or length."""
 
 
 class DataError(Error, ValueError):
-    """A number that cannot be: a NaN score, a label out of range, a gold segment too long."""
+    """The content of data is wrong: a NaN score, a label out of range, a gold segment too long."""
 
 
 class DeviceError(Error, RuntimeError):
-    """A device, its driver or a disk failed; no room on them included."""
+    """A device, its driver or a disk failed, or is full."""
 
 
 class InternalError(Error, RuntimeError):
-    """A fault of segfuse itself."""
+    """A bug of segfuse."""
 
 
 for _class in (Error, UsageError, DataError, DeviceError, InternalError):

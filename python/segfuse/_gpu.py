@@ -81,7 +81,7 @@ def _current_stream() -> Callable[[int], int]:
 
 
 def device_of(call_device: int | None, places: Sequence[int], names: Sequence[str]) -> int | None:
-    """The one GPU of a call: where its arrays lie, and what was asked for, are the same."""
+    """The one GPU of a call; its arrays must be on it, and on `call_device` if that is given."""
     found: int | None = None
     first = ""
     for place, name in zip(places, names, strict=True):
@@ -247,7 +247,7 @@ class Runner:
 def quick_calls(
     orders: Sequence[list[int] | None], doubtful: Sequence[int]
 ) -> _native.QuickCalls | None:
-    """For programs of so many tensors of PyTorch, whose axes they have in `orders`; nothing where
+    """For programs of PyTorch tensors, whose orders of axes are `orders`; None where
     PyTorch has no table of C functions. `doubtful` are the inputs that may be negated views."""
     torch = sys.modules["torch"]
     table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)

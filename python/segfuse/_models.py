@@ -22,9 +22,10 @@ Path = str | os.PathLike[str]
 class Segment(NamedTuple):
     """A segment that a model found.
 
-    `posterior` is the probability of this very segment (start, end and label) under a semi-Markov
-    model, else the mean label posterior of its frames; `label_posterior` the mean over its frames
-    of the probability of its label; `start_confidence` the probability of a boundary near its start
+    `posterior` is the probability of exactly this segment (start, end and label) under a
+    semi-Markov model. For other heads, and for a segment that was joined from pieces, it equals
+    `label_posterior`: the mean of the probability of the label over the frames of the segment.
+    `start_confidence` is the probability of a boundary near its start, and 1 for the first segment
     (NaN for a linear chain). Times are in seconds.
     """
 
@@ -37,7 +38,7 @@ class Segment(NamedTuple):
 
 
 class LiveSegment(NamedTuple):
-    """A segment of a recording that still comes. Times are in seconds."""
+    """A segment of a live recording. Times are in seconds."""
 
     start: float
     end: float
@@ -53,17 +54,17 @@ class ScoredSegments(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one recording.
+    """The result of decoding one recording.
 
     Attributes:
-        segments: in time order, without gaps.
+        segments: the segments in time order, without gaps.
         seconds: the length of the recording.
-        log_probability: of the segments under the model; NaN for a softmax.
-        best: the `k_best` likeliest segmentations, best first, where they were asked for.
-        samples: segmentations drawn from the model, where they were asked for.
-        label_posteriors: (T, C) float32, P(frame t has label c), where asked for.
-        boundary_posteriors: (T,) float32, P(a segment starts at frame t), where asked for; None for
-            a linear chain.
+        log_probability: the log-probability of the segments under the model; NaN for a softmax.
+        best: the `k_best` most probable segmentations, best first, if `k_best` was given.
+        samples: segmentations drawn from the model, if `samples` was given.
+        label_posteriors: (T, C) float32, P(frame t has label c), if `posteriors` was True.
+        boundary_posteriors: (T,) float32, P(a segment starts at frame t), if `posteriors` was True;
+            None for a linear chain.
     """
 
     segments: list[Segment]
@@ -168,7 +169,7 @@ def _chosen_samples(recording: object, channel: int, name: str) -> np.ndarray:
 
 
 def _labels_of(order: Any) -> list[str]:
-    """The labels of an order that is no text."""
+    """The labels of an order that is a sequence."""
     if isinstance(order, (bytes, set, frozenset, Mapping)) or not isinstance(order, Iterable):
         raise UsageError(f"the order is {order!r}, expected a string or a sequence of labels")
     labels = list(order)
@@ -215,7 +216,7 @@ def of_torch() -> Any:
 
 
 class Model:
-    """A trained model, read from the file that a training wrote.
+    """A trained model, read from a file that a training wrote.
 
     ```python
     model = segfuse.Model.load("runs/finch/model.safetensors")
@@ -223,22 +224,24 @@ class Model:
         print(segment.start, segment.end, segment.label, segment.posterior)
     ```
 
-    Calls of several threads run one after another. What is decoded does not depend on the
-    recordings beside it, nor on the number of threads (`segfuse.set_threads`).
+    Several threads can use one model; their calls run one after another. The result for a recording
+    depends neither on other recordings of the call nor on the number of threads
+    (`segfuse.set_threads`).
 
     Attributes:
         labels: the labels, in the order of the columns of posteriors.
-        kind: "log_mel", "mfcc", "raw", "kaldi_fbank" or "whisper", of samples of audio; "values":
-            rows of numbers are frames.
-        sample_rate: in Hz, to which recordings of other rates are resampled; 0 for values.
-        frame_rate: the frames of a second, which of values are the rows: 1 / hop_seconds.
-        hop_seconds: the time that a frame of the posteriors covers.
+        kind: the kind of features: "log_mel", "mfcc", "raw", "kaldi_fbank" or "whisper" for a model
+            of audio; "values" for a model whose recordings are rows of numbers, one for each frame.
+        sample_rate: the rate in Hz to which audio of other rates is resampled; 0 for a model of
+            values.
+        frame_rate: frames per second, 1 / hop_seconds; for a model of values, rows per second.
+        hop_seconds: the time from a frame to the next.
         head: "semi_markov", "linear_chain" or "softmax".
-        max_duration: K, the longest segment in frames.
-        parameter_count: how many numbers were trained.
-        configuration: the settings of its training, as TOML.
-        path: the file or directory that it was read from.
-        metrics: of the training that returned it, as in metrics.json; else None.
+        max_duration: K, the length of the longest segment, in frames.
+        parameter_count: the number of trained parameters.
+        configuration: the configuration of the training, as TOML.
+        path: the file or directory from which the model was read.
+        metrics: the content of metrics.json if `segfuse.train` returned this model, otherwise None.
     """
 
     def __init__(
@@ -257,16 +260,21 @@ class Model:
         channel: int | str | None = None,
         encoder: Any = None,
     ) -> Model:
-        """Reads `path`: a model.safetensors, the directory of a training, or a name of
-        `segfuse.models()`. Where there is a file or folder of that name, it is taken.
+        """Reads a model.
 
-        `device` is "cpu", "cuda" or "cuda:1" ("": the default, or SEGFUSE_DEVICE). `channel` (a
-        number from 0, or "mean") is what is taken of files with several channels. `encoder` is a
-        module like the one that `segfuse.train` was given, which gets the weights (`load_into`);
-        the model needs none to decode.
+        Args:
+            path: a file model.safetensors, the directory of a training, or the name of a pretrained
+                model (`segfuse.models()`). A file or folder takes precedence over a model of the
+                same name.
+            device: "cpu", "cuda" or "cuda:1". By default, SEGFUSE_DEVICE or the CPU.
+            channel: the channel to read from files with several channels: a number from 0, or
+                "mean".
+            encoder: a PyTorch module like the one that `segfuse.train` trained. The weights are
+                copied into it (see `load_into`). Decoding does not need it.
 
         Raises:
-            DataError: the file is no model of this version of segfuse, or no such model is there.
+            DataError: the model does not exist, or the file is not a model of this version of
+                segfuse.
         """
         chosen = "" if channel is None else text_of("channel", str(channel))
         place = path_of("path", path)
@@ -286,20 +294,20 @@ class Model:
         channels: int = 0,
         device: str = "",
     ) -> Model:
-        """The model of a module and a CRF layer that were trained in PyTorch.
+        """Makes a model of a module and a CRF layer that were trained in PyTorch.
 
-        The module is traced as in `segfuse.train`; docs/python_encoder.md lists what it may
-        contain. The features come to it as they are: where it was trained on normalised ones it
-        has to normalise them itself.
+        The module is traced as in `segfuse.train`; docs/python_encoder.md lists the supported
+        modules. Its input are the features without normalisation: a module that was trained on
+        normalised features must normalise them itself.
 
         Args:
             encoder: a `torch.nn.Module` from (batch, time, features) to (batch, time, labels).
-            labels: of the columns of its results.
-            features: settings of [features], as {"kind": "log_mel", "sample_rate": 16000} or
-                {"kind": "values", "frame_rate": 50}.
-            crf: a `segfuse.torch.SemiMarkovCRF` without tail and boundary scores; without one each
-                frame has its best label.
-            channels: of values, the columns of a recording.
+            labels: the labels of the columns of its results.
+            features: settings of the section [features], such as
+                {"kind": "log_mel", "sample_rate": 16000} or {"kind": "values", "frame_rate": 50}.
+            crf: a `segfuse.torch.SemiMarkovCRF` without tail and boundary scores. Without a CRF,
+                each frame gets the label with the highest score.
+            channels: for values, the number of columns of a recording.
             device: as in `load`.
 
         Raises:
@@ -329,24 +337,25 @@ class Model:
         return cls(native, f"a {type(encoder).__name__}")
 
     def save(self, path: Path, *, overwrite: bool = False) -> None:
-        """Writes the model to a file that `load` and `segfuse decode` read; a directory gets
-        model.safetensors.
+        """Writes the model to the file `path`, which `load` and `segfuse decode` read. If `path` is
+        a directory, writes model.safetensors in it.
 
         Raises:
-            UsageError: there is a file already, and not `overwrite`.
+            UsageError: the file exists, and `overwrite` is False.
         """
         self.path = path_of("path", path)
         self._native.save(self.path, bool(overwrite))
 
     def load_into(self, module: Any) -> None:
-        """Copies the encoder's weights into a `torch.nn.Module` like the one it was made of: those
-        that were trained, frozen ones, and buffers, as the statistics of a batch norm.
+        """Copies the encoder's weights into `module`, a `torch.nn.Module` like the one that was
+        trained: trained and frozen parameters, and buffers such as the statistics of a batch norm.
 
-        What the module has beside them keeps its values; of parameters a UserWarning says so.
+        Other parameters and buffers of `module` keep their values; a UserWarning names such
+        parameters.
 
         Raises:
             UsageError: the encoder of the model is not a PyTorch module.
-            DataError: the module lacks one of them, or has it in another shape.
+            DataError: `module` lacks one of the weights, or has it in another shape.
         """
         torch = of_torch()
         loaded = torch.load_into(module, self._encoder_arrays(), self.path)
@@ -357,8 +366,8 @@ class Model:
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
-        """What was trained, as arrays of float32: copies. Those of a module of PyTorch have its
-        names after "encoder."."""
+        """Copies of the trained parameters, as float32 arrays by name. The names of the parameters
+        of a PyTorch module begin with "encoder."."""
         return self._native.parameters
 
     @property
@@ -444,27 +453,30 @@ class Model:
         samples: int = 0,
         seed: int = 0,
     ) -> Prediction:
-        """Segments a recording: the samples of one channel with their rate, or a file.
+        """Segments a recording: a file, or an array of samples or values.
 
-        Audio of another rate than the model's is resampled. A model of values (`kind`) takes rows
-        of the rate that it was trained on.
+        Audio is resampled to the rate of the model. A model of values (see `kind`) needs rows of
+        the rate that it was trained on.
 
         Args:
-            recording: (samples,) of float32 or float64 in [-1, 1), or of int16 or int32; or a path.
-                (samples, channels) where the model says what it takes of several channels.
-                For a model of values: (frames, channels), or (frames,) of one channel, of
-                float16, float32, float64 or int16, as they are.
-            sample_rate: in Hz, of samples; of a file None. Of values the rows of a second, which
-                may be left out.
-            minimum_risk: the best expected boundary F1 instead of the likeliest segmentation.
-            posteriors: also the probabilities of labels and boundaries by frame.
-            k_best: so many of the likeliest segmentations.
-            samples: so many segmentations drawn from the model, with `seed`.
+            recording: a path or an array. Audio is (samples,) of float16, float32 or float64 in
+                [-1, 1), or of int16 or int32; it is (samples, channels) if the model combines
+                channels. Values are (frames, channels), or (frames,) for one channel, of float16,
+                float32, float64 or int16, and are not scaled.
+            sample_rate: the rate of the samples in Hz. Leave it out for a file. For values it is
+                the number of rows per second, and optional.
+            minimum_risk: whether to find the segmentation with the best expected boundary F1
+                instead of the most probable one.
+            posteriors: whether to compute the probabilities of labels and boundaries for each
+                frame as well.
+            k_best: how many of the most probable segmentations to return in `best`.
+            samples: how many segmentations to draw from the model.
+            seed: the seed of these draws.
 
         Raises:
-            UsageError: an array of another shape or dtype, or no sample rate.
-            DataError: the recording cannot be read, a sample is not finite, or there is no
-                segmentation.
+            UsageError: the array has a wrong shape or dtype, or the sample rate is missing.
+            DataError: the recording cannot be read, a sample is not finite, or no segmentation is
+                possible.
         """
         how = _native.InferenceOptions(
             bool(minimum_risk),
@@ -483,7 +495,7 @@ class Model:
     def stream(
         self, sample_rate: float | None = None, *, lookahead: float | None = None
     ) -> LiveStream:
-        """Begins a recording that is decoded while it comes.
+        """Begins a live recording, which is decoded while it arrives.
 
         ```python
         with model.stream(16000, lookahead=2) as live:
@@ -494,15 +506,16 @@ class Model:
         ```
 
         Args:
-            sample_rate: in Hz, of the samples that will come; None: the model's. Of values as for
-                `decode`.
-            lookahead: in seconds. None: a segment is given when nothing that may follow can change
-                it, and the segments are those of `decode`. Else a boundary is decided at the latest
-                when so much behind it has arrived; the segments may then differ.
+            sample_rate: the rate of the samples in Hz; by default, the rate of the model. For
+                values, as for `decode`.
+            lookahead: the time in seconds after which a boundary is decided at the latest; the
+                segments may then differ from those of `decode`. With None, a segment is returned
+                as soon as no later input can change it, and the segments are those of `decode`.
 
         Raises:
             UsageError: the model's encoder or features need the whole recording, or the lookahead
-                is shorter than the model's longest segment and what its network looks ahead.
+                is too short for the model (its longest segment plus the input that the features and
+                the network look ahead).
         """
         rate = self._rate(self.sample_rate or None if sample_rate is None else sample_rate)
         seconds = None if lookahead is None else real("lookahead", lookahead)
@@ -516,20 +529,20 @@ class Model:
         *,
         optional: str = "",
     ) -> Prediction:
-        """Finds where the labels of a recording are, given their order.
+        """Finds the times of the labels of a recording, given their order (forced alignment).
 
-        All probabilities are those given the order; `start_confidence` is NaN.
+        All probabilities are conditional on the order; `start_confidence` is NaN.
 
         Args:
             recording: as for `decode`.
-            order: labels, or the text of an order: "a b? {c|d e}" (docs/alignment.md).
+            order: a sequence of labels, or a text such as "a b? {c|d e}" (docs/alignment.md).
             sample_rate: as for `decode`.
-            optional: a label that may stand before, between and after the words of the order.
+            optional: a label that may occur before, between and after the words of the order.
 
         Raises:
-            UsageError: as `decode`; or the model has no label `optional`.
-            DataError: as `decode`; or the text is no order of the model's labels, or does not fit
-                the length of the recording.
+            UsageError: as for `decode`; or the model has no label `optional`.
+            DataError: as for `decode`; or the order has an error or an unknown label, or does not
+                fit the length of the recording.
         """
         if not isinstance(order, str):
             order = _labels_of(order)
@@ -557,9 +570,8 @@ class Model:
         *,
         posteriors: bool = False,
     ) -> list[Prediction]:
-        """Segments several arrays of one rate at once, which is faster than one by one.
-
-        The results are those of `decode`.
+        """Segments several arrays of the same rate in one call, which is faster than a call for
+        each. The results are those of `decode`.
         """
         how = _native.InferenceOptions(False, posteriors, 0, 0, 0)
         rate = self._rate(sample_rate)
@@ -568,22 +580,25 @@ class Model:
         return [Prediction._of(one) for one in found]
 
     def posteriors(self, recording: Any, sample_rate: float | None = None) -> np.ndarray:
-        """(T, C) float32: P(frame t has label c). The arguments are those of `decode`."""
+        """The label posteriors of a recording: (T, C) float32, P(frame t has label c).
+
+        The arguments are those of `decode`.
+        """
         found = self.decode(recording, sample_rate, posteriors=True).label_posteriors
         assert found is not None
         return found
 
 
 class LiveStream:
-    """A recording that is decoded while it comes; made by `Model.stream`.
+    """A live recording, which is decoded while it arrives; made by `Model.stream`.
 
-    The segments of all calls together tile the time, and do not depend on how the recording is cut.
-    They have no probabilities, which depend on what is still to come. Calls of several threads run
-    one after another; other threads of Python run meanwhile. At the end of a `with` block the
-    stream is closed; segments that `finish` was not asked for are dropped.
+    The segments of all calls follow each other without gaps, and do not depend on the sizes of the
+    pieces. They have no probabilities, because these depend on later input. Calls from several
+    threads run one after another; calls release the GIL. The end of a `with` block closes the
+    stream; without a call of `finish`, the remaining segments are dropped.
 
     Attributes:
-        seconds: the length of what has come.
+        seconds: the length of the input so far.
     """
 
     def __init__(self, model: Model, native: _native.Stream, rate: int) -> None:
@@ -602,13 +617,13 @@ class LiveStream:
         return self._native
 
     def push(self, samples: Any) -> list[LiveSegment]:
-        """Takes the next samples or values, as `Model.decode` does; (0,) of them are none.
+        """Takes the next samples or values, in the forms of `Model.decode`; the array may be empty.
 
-        Returns the segments that are final now, in order.
+        Returns the segments that have become final, in order.
 
         Raises:
-            UsageError: an array of another shape or dtype; or the stream has ended.
-            DataError: a sample is not finite. Nothing of `samples` is then taken.
+            UsageError: the array has a wrong shape or dtype, or the stream has ended.
+            DataError: a sample is not finite. The stream then ignores all of `samples`.
         """
         native = self._open()
         array = self._model._array(samples, "the next piece of the stream")
@@ -618,8 +633,8 @@ class LiveStream:
         """Ends the recording and returns the rest of its segments.
 
         Raises:
-            UsageError: the stream has ended before.
-            DataError: nothing has come, or no segmentation is possible.
+            UsageError: the stream has already ended.
+            DataError: the input is empty, or no segmentation is possible.
         """
         native = self._open()
         try:
@@ -628,7 +643,7 @@ class LiveStream:
             self.close()
 
     def close(self) -> None:
-        """Ends the recording without the rest of its segments; more than once does nothing."""
+        """Ends the recording and drops the rest of its segments. Further calls do nothing."""
         self._seconds, self._native = self.seconds, None
 
     def __enter__(self) -> LiveStream:

@@ -1,4 +1,4 @@
-"""Trained models that lie beside segfuse, found by their names."""
+"""Pretrained models, which are found by their names."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from . import _native
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedModel:
-    """What is known of a pretrained model; `Model.load(name)` reads it.
+    """The description of a pretrained model; `Model.load(name)` reads the model.
 
     Attributes:
-        name: what stands for the model wherever a path to one is taken.
-        title: what it labels.
-        recordings: what it was trained on.
-        sample_rate: in Hz.
-        hop_ms: the time from frame to frame.
-        labels: in the order of its posteriors.
-        licence: of the model, and what its data ask for.
-        figure: how good it is on recordings that it was not trained on.
+        name: the name, which can be used wherever a path of a model is expected.
+        title: what the model labels.
+        recordings: the recordings that it was trained on.
+        sample_rate: the sample rate in Hz.
+        hop_ms: the time from a frame to the next, in milliseconds.
+        labels: the labels, in the order of the columns of posteriors.
+        licence: the licence of the model, and the terms of its data.
+        figure: its error on recordings that it was not trained on.
         bytes: the size of its file.
-        sha256: of its file; a file with another one is refused.
-        path: its file.
+        sha256: the hash of its file; `Model.load` refuses a file with another hash.
+        path: the path of its file.
     """
 
     name: str
@@ -39,15 +39,15 @@ class PretrainedModel:
 
     @property
     def card(self) -> str:
-        """Its card, as Markdown: data, licence, split, figures, uses and limits."""
+        """The card of the model, as Markdown: data, licence, split, figures, uses and limits."""
         return _native.pretrained_card(self.name)
 
 
 def models() -> list[PretrainedModel]:
-    """The pretrained models that are found: in the folders that SEGFUSE_MODELS names (with colons
-    between them), and in the package segfuse-models (`pip install segfuse[models]`).
+    """Lists the installed pretrained models: those in the folders of SEGFUSE_MODELS (separated by
+    colons) and in the package segfuse-models (`pip install segfuse[models]`).
 
     Raises:
-        DataError: an index of models is malformed, or a folder of SEGFUSE_MODELS has none.
+        DataError: an index of models is malformed, or a folder of SEGFUSE_MODELS has no index.
     """
     return [PretrainedModel(*row) for row in _native.pretrained_models()]

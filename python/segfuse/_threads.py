@@ -1,4 +1,4 @@
-"""How many threads calls use."""
+"""The number of threads that calls use."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from ._numbers import whole
 
 
 def set_threads(threads: int) -> None:
-    """Sets the number of `threads` that calls use, those of compiled functions too.
+    """Sets the number of `threads` that calls use, including calls of compiled functions.
 
-    0 takes the cores this process may run on.
+    0 stands for the number of cores that this process may run on.
 
     Raises:
-        UsageError: a negative number.
+        UsageError: the number is negative.
     """
     _native.set_threads(whole("threads", threads))
 

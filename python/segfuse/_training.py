@@ -237,50 +237,51 @@ def train(
     ```
 
     Args:
-        config: a folder of recordings with labels, whose configuration follows from what is in it;
-            or a TOML file; see docs/data.md and examples/. With `recordings` a TOML file, or None.
-        out: a directory, made if missing: model.safetensors, metrics.json, recordings.json,
-            report.html, checkpoint.
-            Default: NAME-model in the current directory, a new one; with `recordings` none.
-        data: a manifest or a directory of recordings; default: what the configuration says.
-        recordings: arrays in memory instead of files, at least two. Audio: (samples,) or
-            (samples, channels), of floats in [-1, 1), int16 or int32. Values, one row a frame:
-            (frames, channels) or (frames,), of float16, float32, float64 or int16.
-        labels: of each of `recordings` its segments (start, end, label), times in seconds, in any
-            order and without overlaps; what they leave free is filled as in a folder.
-        sample_rate: in Hz, of `recordings` that are audio.
-        frame_rate: rows a second, of `recordings` that are values and of folders of values
-            (default of folders: what the labels say).
-        splits: "train", "dev" or "test" of each of `recordings`; default: of ten recordings the
-            first is for test, the sixth for development.
-        groups: of each of `recordings` the speaker, animal or whatever it shares with others; those
-            of one group come into one set, and into one fold.
-        group: what recordings of one group have in common, where they are files: "folder", a column
-            of the manifest, or an expression as "^(bird[0-9]+)_".
-        preset: one of "birdsong", "speech", "ecg", "mouse", "bat", "generic"; default: the one that
-            fits best. Not with a TOML file.
-        tier: of label files that have several; default: the one that can be meant.
-        settings: values by "section.key", which win over the configuration.
-        init: a model file, or the directory of a training, whose weights the training begins with.
-        resume: go on from the checkpoint in `out`.
-        overwrite: replace a run in `out`.
-        compare: also train the same encoder with a softmax and with a linear chain.
-        device: "cpu", "cuda", "cuda:1"; "": the default, or SEGFUSE_DEVICE.
-        quiet: no progress and no data card on the standard error stream.
-        encoder: a `torch.nn.Module` from (batch, time, features) to (batch, time, width), in the
-            place of the encoder of [model]. It is traced, not run: programs of it are compiled and
-            stored in the model, which needs no PyTorch. A step takes one recording after the other,
-            so none sees the padding of another. Where its training ends the module holds the
-            weights. docs/python_encoder.md says which modules there are programs for.
-        encoder_scores: the module's width is the number of labels (sorted), and gives their scores;
-            else a linear layer makes them.
+        config: a folder of recordings with labels, from which the configuration is derived; or a
+            TOML file (docs/data.md; examples/ has some). With `recordings`, a TOML file or None.
+        out: the directory for model.safetensors, metrics.json, recordings.json, report.html and the
+            checkpoint; it is made if it does not exist. By default, NAME-model in the current
+            directory, which must not exist yet. With `recordings`, `out` is required.
+        data: a manifest or a directory of recordings; by default, the one of the configuration.
+        recordings: arrays in memory instead of files, at least two. Audio is (samples,) or
+            (samples, channels), of floats in [-1, 1), int16 or int32. Values have a row for each
+            frame: (frames, channels) or (frames,), of float16, float32, float64 or int16.
+        labels: for each of `recordings` its segments (start, end, label), with times in seconds, in
+            any order and without overlaps. Gaps between segments are filled as for a folder.
+        sample_rate: the rate of `recordings` in Hz, if they are audio.
+        frame_rate: rows per second of `recordings` or of a folder, if they have values. For a
+            folder, the default is derived from the labels.
+        splits: "train", "dev" or "test" for each of `recordings`. By default, of ten recordings the
+            first is for testing and the sixth for development.
+        groups: for each of `recordings` the name of its group, for example the speaker or animal.
+            Recordings of one group are never divided between sets or folds.
+        group: how the group of a file is found: "folder", a column of the manifest, or a regular
+            expression such as "^(bird[0-9]+)_".
+        preset: "birdsong", "speech", "ecg", "mouse", "bat" or "generic"; by default, the one that
+            fits the data best. Not allowed with a TOML file.
+        tier: the tier to read from label files with several tiers; by default, the only possible
+            one.
+        settings: values by "section.key", which override the configuration.
+        init: a model file or the directory of a training, whose weights the training starts from.
+        resume: whether to continue from the checkpoint in `out`.
+        overwrite: whether to replace a run in `out`.
+        compare: whether to train the same encoder with a softmax and with a linear chain, too.
+        device: "cpu", "cuda" or "cuda:1". By default, SEGFUSE_DEVICE or the CPU.
+        quiet: whether to write no progress and no data card to the standard error stream.
+        encoder: a `torch.nn.Module` from (batch, time, features) to (batch, time, width), which
+            replaces the encoder of the section [model]. The module is traced and compiled; the
+            model file contains the compiled programs and needs no PyTorch. A step processes one
+            recording at a time, so the module never sees padding. After the training, the module
+            has the trained weights. docs/python_encoder.md lists the supported modules.
+        encoder_scores: whether the module computes the scores of the labels itself, so that its
+            width is the number of labels (in sorted order). Otherwise a linear layer computes them.
 
-    Ctrl-C saves a checkpoint, from which `resume` goes on, and raises KeyboardInterrupt. Call it
-    from the main thread. Arrays are copied.
+    Ctrl-C saves a checkpoint, from which `resume` continues, and raises KeyboardInterrupt. Call
+    `train` from the main thread. Arrays are copied.
 
     Raises:
-        UsageError: the configuration, the arguments, or something of the user's in `out`.
-        DataError: the recordings or their labels.
+        UsageError: the configuration or an argument is wrong, or `out` has files of the user.
+        DataError: the recordings or their labels cannot be used.
     """
     text, folder = _native.train(
         *_arguments(
@@ -333,21 +334,21 @@ def study(
     ```
 
     Args:
-        config, out: as for `train`; `out` is the directory of the study, in which each run has one
-            of its own. Default: NAME-study, a new one.
-        folds: 2 or more: so many, each of which is the test set once.
-        seeds: so many trainings of each kind, from training.seed on.
-        search: values of settings by "section.key"; each is tried with each of the others. Not with
+        config, out: as for `train`; `out` is the directory of the study, with a subdirectory for
+            each run. By default, NAME-study, which must not exist yet.
+        folds: the number of folds of a cross-validation, 2 or more; each fold is the test set once.
+        seeds: the number of trainings of each kind, with seeds from training.seed on.
+        search: lists of values by "section.key"; all combinations are tried. Not allowed with
             `folds` or `shares`.
-        shares: of the training recordings, rising numbers above 0 and at most 1.
-        training: what `train` takes by name, but for `encoder`.
+        shares: shares of the training recordings to train on, increasing, above 0 and at most 1.
+        training: keyword arguments of `train`, except `encoder` and `encoder_scores`.
 
-    Returns the content of study.json, and under "path" the directory. docs/measures.md says what is
-    in it; `segfuse.Model.load` takes the directory of a run.
+    Returns the content of study.json (docs/measures.md describes it), and the directory under
+    "path". `segfuse.Model.load` reads the directory of a run.
 
     Raises:
-        UsageError: nothing that the runs differ in, or as for `train`.
-        DataError: the recordings or their labels.
+        UsageError: the runs would not differ in anything, or as for `train`.
+        DataError: the recordings or their labels cannot be used.
     """
     most = (1 << 31) - 1
     runs: dict[str, Any] = {
@@ -379,10 +380,15 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measures a model file on labelled recordings, as ``segfuse eval`` does.
 
-    Returns the content of metrics.json. `data` is a manifest or a directory (default: the one it
-    was trained on), `split` one of "train", "dev", "test", "all", `device` as for `train`; with
-    `out`, metrics.json and report.html are written there, and what is not ours is replaced only
-    with `overwrite`.
+    Args:
+        model: a model file, the directory of a training, or the name of a pretrained model.
+        data: a manifest or a directory of recordings; by default, the one of the training.
+        split: the set to measure: "train", "dev", "test" or "all".
+        out: a directory for metrics.json and report.html; by default, they are not written.
+        overwrite: whether to replace files in `out` that segfuse did not write.
+        device: as for `train`.
+
+    Returns the content of metrics.json.
     """
     if split not in ("train", "dev", "test", "all"):
         raise UsageError(f"split is {split!r}, expected 'train', 'dev', 'test' or 'all'")

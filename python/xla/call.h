@@ -79,7 +79,7 @@ struct Call {
     return score == kTransition ? static_cast<int>(attribute("transition_axes")) : kRanks[score];
   }
   const Operand& in(int slot) const { return inputs[static_cast<std::size_t>(slot)]; }
-  /// The next output, with so many axes of its own.
+  /// The next output, with `rank` axes of its own.
   const Operand& out(const char* name, int rank) {
     if (static_cast<std::int64_t>(outputs.size()) == frame.results.count)
       throw UsageError(fmt::format("semicrf: the result {} is missing", name));

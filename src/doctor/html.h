@@ -6,7 +6,7 @@
 
 namespace segfuse::doctor {
 
-/// The style sheet of every page.
-std::string_view html_style();
+/// A whole page. Escapes the title; `content` is HTML.
+std::string html_page(std::string_view title, std::string_view content);
 
 }  // namespace segfuse::doctor

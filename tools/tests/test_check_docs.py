@@ -85,6 +85,33 @@ class Docs(CheckerTest):
             "docs/b.md:5: the word 'told'; say it in plain words",
         )
 
+    def test_fragments_and_inversions(self):
+        self.write(
+            "docs/a.md",
+            "A. Else the default.\n\nA. As above.\n\nA. Below it lies b. In a set, b is left.\n\n"
+            "It has so many rows, so many\nof them if asked for. The likeliest is left.\n",
+        )
+        self.assert_found(
+            "docs/a.md:1: the word 'Else the default.'; say it in plain words",
+            "docs/a.md:3: the word 'As above.'; say it in plain words",
+            "docs/a.md:5: the word 'Below it lies'; say it in plain words",
+            "docs/a.md:7: the word 'so many'; say it in plain words",
+            "docs/a.md:7: the word 'so many'; say it in plain words",
+            "docs/a.md:8: the word 'asked for'; say it in plain words",
+            "docs/a.md:8: the word 'likeliest'; say it in plain words",
+        )
+
+    def test_phrases_in_public_comments(self):
+        self.write("include/a.h", "int a;  // all but for one\nint b;  // there is no set\n")
+        self.write("python/a.py", '"""It is no set."""\nx = "it is no set"  # if asked for\n')
+        self.write("src/a.cpp", "int a;  // all but for one\n")
+        self.assert_found(
+            "include/a.h:1: the word 'but for'; say it in plain words",
+            "python/a.py:1: the word 'is no set'; say it in plain words",
+            "python/a.py:2: the word 'asked for'; say it in plain words",
+            "python/a.py:2: 'is no set' in a message; say it in plain words",
+        )
+
     def test_words_in_comments(self):
         self.write("src/a.h", 'int gone;  // gone by now\nauto url = "http://told";\n')
         self.write("python/a.py", '"""Text.\n\nWhoever reads.\n"""\ntold = "gone"  # told\n')
@@ -128,7 +155,7 @@ class Docs(CheckerTest):
         )
         self.write(
             "python/b.py",
-            '"""A path is no text here."""\nfail(f"{x} was asked for, expected {y}")\n',
+            '"""A path is not text here."""\nfail(f"{x} was asked for, expected {y}")\n',
         )
         self.assert_found(
             "src/a.cpp:1: 'is no number' in a message; say it in plain words",

@@ -44,7 +44,7 @@ struct ForkRegion {
 
 /// What fork() would do now.
 struct ForkForecast {
-  std::uint64_t private_bytes = 0;      ///< in use, and handed on to a child
+  std::uint64_t private_bytes = 0;      ///< in use, and inherited by a child
   std::uint64_t copied_bytes = 0;       ///< at once: pinned, private, not kept from children
   std::uint64_t copied_at_most = 0;     ///< more than that where a pin's place is not known
   std::uint64_t table_bytes = 0;        ///< page tables of the child

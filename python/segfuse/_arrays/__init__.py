@@ -100,7 +100,7 @@ def describe(value: Any) -> str:
 
 
 def signature_of(name: str, array: Any) -> tuple[str, tuple[int, ...]]:
-    """dtype and shape; UsageError for what is no array that programs take."""
+    """dtype and shape; UsageError for objects that programs do not accept."""
     if not kind_of(array).is_array:
         raise UsageError(f"{name} is {describe(array)}, expected an array")
     if isinstance(array, np.ndarray) and not array.dtype.isnative:

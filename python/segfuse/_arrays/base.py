@@ -101,7 +101,7 @@ class Kind:
 
 
 class NoArray(Kind):
-    """What is no array. The engine says so where it expects one."""
+    """Any other object. The engine reports it where it expects an array."""
 
     is_array = False
 

@@ -17,7 +17,7 @@ class NumpyKind(Kind):
         pass
 
     def writable(self, array: Any) -> bool:
-        # A field of records may have strides that are no multiples of an element: it is copied.
+        # A field of records is copied if a stride is not a multiple of its element size.
         copied = any(step % array.itemsize for step in array.strides)
         return bool(array.flags.writeable) and not copied
 

@@ -33,8 +33,8 @@ def run(
 
 
 class _Leaves:
-    """The arguments of a call but for PyTorch's tensors, which autograd has to see one by one, and
-    what it takes from outside. Derivatives read all of it again, so arrays of NumPy are copied."""
+    """The arguments of a call except PyTorch's tensors, which autograd has to see one by one, and
+    the arrays from outside. Derivatives read all of it again, so arrays of NumPy are copied."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class _Leaves:
         level = torch._C._vmapmode_increment_nesting() - 1
         torch._C._vmapmode_decrement_nesting()
         while True:
-            # What is no batch at this level gets an axis as long as asked for.
+            # A tensor without a batch at this level gets an axis of the given length, here 1.
             whole = [torch._remove_batch_dim(x, level, 1, 0) for x in tensors]
             others = [torch._remove_batch_dim(x, level, 2, 0) for x in tensors]
             sizes = {x.shape[0] for x, y in zip(whole, others, strict=True) if x.shape == y.shape}
@@ -130,7 +130,7 @@ def _function() -> Any:
             by_result = [c for c, is_float in zip(cotangents, ctx.floats, strict=True) if is_float]
             chosen = [i for i, need in enumerate(ctx.needs_input_grad[1:]) if need]
             wanted = tuple(ctx.call.places[i] for i in chosen)
-            saved = ctx.saved_tensors  # checkpointing wants them asked for once
+            saved = ctx.saved_tensors  # checkpointing allows one read
             arguments = ctx.call.arguments(saved)
             backward = ctx.call.compiled._backward
             found = backward.again((arguments, tuple(by_result), wanted), ctx.call.outside)

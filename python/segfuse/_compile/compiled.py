@@ -29,14 +29,14 @@ _MANY_TRACES = 100
 
 
 class CacheInfo(NamedTuple):
-    """What a compiled function has done so far."""
+    """Counts of a compiled function."""
 
     calls: int
-    """calls with arrays"""
+    """The number of calls with arrays."""
     signatures: int
-    """exact signatures that are remembered (all sizes, types, static arguments)"""
+    """The number of cached signatures (all sizes, element types and static arguments)."""
     traces: int
-    """times the function was traced"""
+    """How often the function was traced."""
 
 
 class Compiled:
@@ -229,17 +229,18 @@ class Compiled:
         return str(getattr(self._function, "__name__", "the function"))
 
     def fusion(self, *args: Any, **kwargs: Any) -> Fusion:
-        """The program that a call with these arguments runs."""
+        """Returns the program that a call with these arguments runs."""
         call = Call(args, kwargs)
         call.need_hashable()
         return self._trace_for(call).fusion
 
     def text(self, *args: Any, **kwargs: Any) -> str:
-        """Its text form (docs/ir.md)."""
+        """Returns this program as text (docs/ir.md)."""
         return self.fusion(*args, **kwargs).text()
 
     def emit(self, kind: str, *args: Any, **kwargs: Any) -> str:
-        """What the compiler makes of it: "ir", "segments", ...; a wrong kind names all."""
+        """Returns what the compiler makes of this program: "ir", "segments" and others. The error
+        for an unknown `kind` lists all kinds."""
         call = Call(args, kwargs)
         call.need_hashable()
         program = self._trace_for(call).program
@@ -248,14 +249,15 @@ class Compiled:
         return program.emit(kind)
 
     def guards(self, *args: Any, **kwargs: Any) -> list[str]:
-        """What the trace for these arguments asks of sizes, because the function looked at them."""
+        """Returns the conditions on sizes under which the trace for these arguments is valid. They
+        come from comparisons of sizes in the function."""
         call = Call(args, kwargs)
         call.need_hashable()
         return [repr(guard) for guard in self._trace_for(call).guards]
 
     def check(self) -> None:
-        """Waits for calls on GPUs that have not been looked at, and raises what they found wrong:
-        `UsageError` for an index out of range, `DataError` for labels and lengths of a CRF."""
+        """Waits for the calls on GPUs, and raises the errors that they found: `UsageError` for an
+        index out of range, `DataError` for labels and lengths of a CRF."""
         with self._lock:
             traces = [trace for known in self._classes.values() for trace in known]
         for trace in traces:
@@ -263,13 +265,13 @@ class Compiled:
                 runner.check()
 
     def cache_info(self) -> CacheInfo:
-        """Calls, signatures and traces so far."""
+        """Returns the numbers of calls, signatures and traces so far."""
         calls = next(self._calls)  # counting has no lock, so a look counts too
         self._looks += 1
         return CacheInfo(calls + 1 - self._looks, len(self._exact), self._traces)
 
     def cache_clear(self) -> None:
-        """Forgets all traces."""
+        """Removes all traces."""
         with self._lock:
             self._exact.clear()
             self._classes.clear()
@@ -294,46 +296,52 @@ def compile(
     precision: str = "float32",
     device: str | None = None,
 ) -> Any:
-    """A function over arrays as one compiled program; also a decorator.
+    """Compiles a function over arrays into one program; also a decorator.
 
         @segfuse.compile
         def residual(x, scale, shift):
             return x + sf.gelu(sf.layer_norm(x, scale, shift))
 
-    At the first call `function` runs once on values without content (`segfuse.Value`), which writes
-    a program down; that and later calls run the program on the arrays, of NumPy, PyTorch or JAX, on
-    the CPU or on one CUDA device. Arguments and results may be nested tuples, lists and dicts of
-    arrays. Results belong to the library of the arguments.
+    At the first call, `function` runs once on symbolic values (`segfuse.Value`), which record a
+    program. This and later calls run the program on arrays of NumPy, PyTorch or JAX, on the CPU or
+    on one CUDA device. Arguments and results may be nested tuples, lists and dicts of arrays.
+    Results belong to the library of the arguments.
 
-    On a CUDA device nothing is copied and nothing waits. PyTorch's tensors are read and made on its
-    current stream, as by an operation of its own; arrays of JAX, CuPy and others with DLPack or
-    `__cuda_array_interface__` (taken to be on cuda:0) on a stream of ours that theirs is ordered
-    with. Numbers (arrays without axes) may be on the CPU. An index out of range is reported by the
-    result's `check()` method. With `device="cuda"` or `"cuda:N"` arrays of the CPU go there and the
-    results come back, both by copies; with `"cpu"` arrays on a GPU are refused.
+    On a CUDA device, a call copies no arrays and does not wait. For PyTorch tensors, it uses
+    PyTorch's current stream, as PyTorch's own operations do. For arrays of JAX, CuPy and other
+    libraries with DLPack or `__cuda_array_interface__` (which are expected on cuda:0), it uses a
+    stream of segfuse that is ordered with theirs. Scalars (arrays without axes) may be on the CPU.
+    The method `check()` of the compiled function reports an index out of range. With
+    `device="cuda"` or `"cuda:N"`, arrays on the CPU are copied to the device and the results are
+    copied back; with `"cpu"`, arrays on a GPU are an error.
 
-    PyTorch's autograd goes through compiled functions: where tensors require gradients, the
-    backward pass is a compiled program, too. It computes again what it needs of the forward pass.
+    Compiled functions support PyTorch's autograd. If tensors require gradients, the backward pass
+    is a compiled program, too, which recomputes what it needs of the forward pass.
 
-    A trace is good for all calls with the same element types, numbers of axes, places of sizes 1,
-    and arguments that are no arrays (numbers of Python among them, so pass what changes from call
-    to call as an array). Other sizes are free, as far as `function` does not look at them:
-    comparing sizes asks of later calls that the comparison comes out the same, and using a size as
-    a number (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`) fixes it. A trace serves all devices.
+    A trace is valid for all calls with the same element types, numbers of axes, axes of size 1, and
+    arguments that are not arrays. Numbers of Python are such arguments, so pass a number that
+    changes from call to call as an array. Other sizes may vary, unless `function` depends on them:
+    if it compares sizes, the trace is valid only for calls with the same outcome, and if it uses a
+    size as a number (`range(x.shape[0])`, `math.sqrt(x.shape[-1])`), only for this size. A trace
+    serves all devices.
 
-    Arrays that `function` takes from outside are read again at each call from the same object.
-    `threads`: 0 takes what `segfuse.set_threads` was given, then the option SEGFUSE_THREADS, then
-    all cores of this process. With `check_numerics` the first NaN or new infinity is a `DataError`
-    that names its operation.
+    Arrays from outside of `function` (globals, closures) are read again at each call.
 
-    With `excess_precision` kernels compute with float16 and bfloat16 values in float32 and round
-    where they store them and where `function` casts: fewer instructions, smaller errors. Which
-    values are stored depends on the program and its sizes, not on chance. Without, every operation
-    rounds to its type, as PyTorch's do one by one.
-
-    `precision` is of matrix products of float32. With "tf32" a GPU rounds their operands to TF32
-    (10 bits behind the point instead of 23) and adds in float32, several times as fast; the same
-    bits in each call. On the CPU, and in `attention`, it changes nothing, as PyTorch's setting.
+    Args:
+        function: the function to compile.
+        threads: the number of threads; 0 stands for the number given to `segfuse.set_threads`,
+            else SEGFUSE_THREADS, else all cores of this process.
+        check_numerics: whether the first NaN or new infinity raises a `DataError` that names its
+            operation.
+        excess_precision: whether kernels compute on float16 and bfloat16 values in float32, and
+            round only where they store values and where `function` casts. This takes fewer
+            instructions and has smaller errors. Which values are stored depends only on the program
+            and its sizes. If False, every operation rounds to its type, as PyTorch's operations do.
+        precision: the precision of float32 matrix products on a GPU. With "tf32", operands are
+            rounded to TF32 (10 bits of fraction instead of 23) and added in float32, which is
+            several times as fast; repeated calls give the same bits. It does not change products
+            on the CPU or `attention`, as with PyTorch's setting.
+        device: the device to compute on; by default, that of the arguments.
     """
     if function is None:
         return functools.partial(

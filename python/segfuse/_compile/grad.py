@@ -21,12 +21,12 @@ def grad(
     threads: int = 0,
     device: str | None = None,
 ) -> Compiled:
-    """The gradient of a scalar function, compiled.
+    """Compiles the gradient of a scalar function.
 
-    `grad(function)(*args)` has the shape of `args[argnums]`, trees included; several `argnums` give
-    a tuple. With `has_aux` the function gives (scalar, anything) and the result is (gradient,
-    anything). Numbers at `argnums` are taken as float32 arrays. Gradients can be taken of functions
-    that take gradients, and inside compiled functions. `threads` and `device` as for `compile`.
+    `grad(function)(*args)` has the structure and the shapes of `args[argnums]`; with several
+    `argnums`, it is a tuple. With `has_aux`, the function returns (scalar, anything) and the result
+    is (gradient, anything). Python floats at `argnums` become float32 arrays. Gradients can be
+    nested, and used inside compiled functions. `threads` and `device` are as for `compile`.
     """
     both = differentiated(function, argnums, has_aux)
 
@@ -46,10 +46,10 @@ def value_and_grad(
     threads: int = 0,
     device: str | None = None,
 ) -> Compiled:
-    """As `grad`, but with the value: (function(*args), gradient), in one program.
+    """Compiles a scalar function and its gradient: the result is (function(*args), gradient).
 
-    `argnums`, `has_aux`, `threads` and `device` as there; with `has_aux` the value is (scalar,
-    anything).
+    `argnums`, `has_aux`, `threads` and `device` are as for `grad`; with `has_aux`, the value is
+    (scalar, anything).
     """
     both = differentiated(function, argnums, has_aux)
     return _Gradient(functools.wraps(function)(both), argnums, threads=threads, device=device)

@@ -1,4 +1,4 @@
-"""`scan`: a function once a step, with what it carries from step to step."""
+"""`scan`: calls a function once for each step, with a carry from step to step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def scan(
     length: Any = None,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
-    """`f(carry, x)` gives the next carry and y, for each x along the first axis of `xs`.
+    """Calls `f(carry, x)`, which returns the next carry and y, for each x along the first axis of
+    `xs`.
 
         def step(h, x):
             h = sf.tanh(x + h @ w)
@@ -37,15 +38,15 @@ def scan(
 
         last, all = segfuse.scan(step, sf.zeros((b, n)), xs)
 
-    As `jax.lax.scan`: `init` and `xs` are trees (tuples, lists, dicts) of arrays, the carry keeps
-    its types and shapes, and the result is (last carry, the y of all steps stacked along a new
-    first axis). With `reverse` the steps go from the last to the first; y stay where their x are.
-    Without `xs`, `length` is the number of steps. What f uses from outside is the same in each
-    step, random draws from a seed outside included. Gradients go through it: those of each step
-    are computed from the carries that it began with, which are kept.
+    `scan` corresponds to `jax.lax.scan`. `init` and `xs` are trees (tuples, lists, dicts) of
+    arrays. The carry keeps its types and shapes. The result is (last carry, the y of all steps
+    stacked along a new first axis). With `reverse`, the steps go from the last x to the first, and
+    each y has the index of its x. Without `xs`, `length` is the number of steps. Values that `f`
+    uses from outside are the same in each step; this includes random draws whose seed is from
+    outside. `scan` is differentiable; it stores the carry of each step for the backward pass.
 
-    In functions that `segfuse.compile` traces, or on values of a `segfuse.Fusion`. On a GPU the
-    kernels of a step are started one step after the other: a few microseconds for each kernel.
+    Use it in functions that `segfuse.compile` traces, or on values of a `segfuse.Fusion`. On a GPU
+    each step launches its kernels, at a few microseconds for each kernel.
     """
     start: list[Any] = []
     carry_structure = flatten(init, start)

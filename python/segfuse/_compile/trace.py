@@ -66,7 +66,7 @@ class Trace:
 
     @staticmethod
     def _output(fusion: Fusion, leaf: Any) -> int | None:
-        """The place of a leaf among the outputs; None for what is no value."""
+        """The place of a leaf among the outputs; None for other objects."""
         if isinstance(leaf, Size):
             leaf = as_value(fusion, leaf, "int64")
         if not isinstance(leaf, Value):

@@ -104,7 +104,7 @@ def power(a: Any, b: Any) -> Value:
 
 
 def _integer_power(x: Value, exponent: Value) -> Value:
-    """Integers by squaring, which wrap; 0 for exponents below 0, but for the bases 1 and -1."""
+    """Integers by squaring, which wrap; 0 for exponents below 0, except for the bases 1 and -1."""
     if x.dtype == "bool":
         x, exponent = astype(x, "int64"), astype(exponent, "int64")
     bit_and, shifted = _elementwise_functions["bit_and"], _elementwise_functions["shift_right"]
@@ -152,7 +152,7 @@ def floor_divide(a: Any, b: Any) -> Value:
     rest, other = _rest(x, y)
     floor = _elementwise_functions["floor"]
     times = (x - rest) / y
-    times = where(other, times - 1.0, times)  # whole, but for what the quotient rounds
+    times = where(other, times - 1.0, times)  # whole, except for the rounding of the quotient
     whole = floor(times)
     whole = where(times - whole > 0.5, whole + 1.0, whole)
     # Infinite or not a number, or a zero with its sign.
@@ -275,7 +275,7 @@ def clip(
 
 
 def round(x: Any, decimals: int = 0) -> Value:
-    """To the nearest number with so many decimals, halves to the even one."""
+    """Rounds to `decimals` decimals, halves to the even digit."""
     x = value("round", x)
     if not is_float(x.dtype):
         if decimals >= 0:

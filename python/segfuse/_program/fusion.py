@@ -164,7 +164,7 @@ class Fusion:
         `source` is what messages call the text; all else as for `build`.
 
         Raises:
-            DataError: "SOURCE:LINE:COLUMN: ..." for a text that is no program.
+            DataError: "SOURCE:LINE:COLUMN: ..." for a text that is not a program.
         """
         native = _native.Program.from_text(
             _text("text", text),

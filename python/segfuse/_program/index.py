@@ -215,7 +215,7 @@ def _backward(x: Value, axis: int, item: slice, size: Any, step: int) -> Value:
     if item.start is not None or item.stop is not None:
         x = part(x, axis, low, length)
     indices = Value(fusion, fusion._native.iota(native_size(length), "int64"))
-    # length - 1 is no size where there is nothing
+    # length - 1 is not a size if the axis is empty
     turned = make("take", [x, length - (indices + 1)], axis)
     return turned if step == -1 else _sliced(turned, axis, slice(None, None, -step))
 

@@ -156,7 +156,7 @@ def _large(fusion: Fusion, number: int) -> Value:
 
 
 def lifted(operation: str, operands: Sequence[Any], *, floating: bool = False) -> list[Value]:
-    """All operands as values of one program and one type; of a float type if that is asked for."""
+    """All operands as values of one program and one type; of a float type if `floating`."""
     fusion = fusion_of(operation, operands)
     values = [value_of(fusion, operation, operand) for operand in operands]
     dtype = common_dtype(values)

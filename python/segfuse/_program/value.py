@@ -174,7 +174,7 @@ class Value:
         return functions["argsort"](self, axis)
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Value:
-        """Each element along `axis` so many times."""
+        """Repeats each element along `axis` `repeats` times."""
         return functions["repeat"](self, repeats, axis)
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
@@ -266,7 +266,7 @@ class Value:
         return functions["clip"](self, min, max)
 
     def round(self, decimals: int = 0) -> Value:
-        """To the nearest number with so many decimals, halves to the even one."""
+        """Rounds to `decimals` decimals, halves to the even digit."""
         return functions["round"](self, decimals)
 
     def dot(self, other: Any) -> Value:

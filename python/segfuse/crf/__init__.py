@@ -9,21 +9,22 @@ A segmentation of a row of L frames is a list of segments (start s, duration d, 
                      + segment_scores[s_i, d_i - 1, y_i])
     + sum over i >= 2 of transition_scores[s_i, y_{i-1}, y_i]
 
-and its probability exp(score - log_partition). Scores are natural logarithms; -inf forbids.
+and its probability is exp(score - log_partition). Scores are natural logarithms; a score of -inf
+forbids every segmentation that uses it.
 
-`SemiCRF` is such a model over the rows of a batch, with a method for each thing that can be asked
-of it; the functions of `segfuse` (`segfuse.viterbi`, ...) are these methods, given the model's
-arrays. Arrays are read in place whatever their strides, and results are arrays of the library that
-`emission` belongs to. Numbers per row are float64 (float32 in JAX unless it is set to keep 64
-bits); gradients and posteriors have the dtype of the inputs. The GIL is released while the engine
-works, and results are the same bits for any number of threads.
+`SemiCRF` is such a model over the rows of a batch, with a method for each quantity; the functions
+of `segfuse` (`segfuse.viterbi`, ...) are these methods, with the arrays of the model as arguments.
+Arrays are read in place with any strides, and results are arrays of the library of `emission`.
+Results with one number per row are float64 (float32 in JAX unless it is set to keep 64 bits);
+gradients and posteriors have the dtype of the inputs. Calls release the GIL, and results are
+bit-identical for any number of threads.
 
-PyTorch tensors may lie on a CUDA device: log_partition, loss, score, posteriors, viterbi and the
-gradients work there, on the current stream, and wait for it to report errors (`segfuse.torch` does
-not wait, and has autograd); segment_scores and transition_scores are for the CPU.
+PyTorch tensors may be on a CUDA device. log_partition, loss, score, posteriors, viterbi and the
+gradients are computed there, on the current stream. They wait for the stream to report errors;
+`segfuse.torch` does not wait, and has autograd. segment_scores and transition_scores need the CPU.
 
-What needs constraints, a tail, alternatives, samples, divergences or risks runs in the log domain,
-in double, and is slower by a small factor.
+Computations with constraints or a tail, k_best, samples, divergences and minimum_risk run in the
+log domain in double precision, and are slower by a small factor.
 """
 
 from ._constraints import Constraints

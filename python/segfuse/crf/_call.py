@@ -65,8 +65,8 @@ class Call:
         tail_gradient: Any = None,
         weights: Any = None,
     ) -> None:
-        """Writes a number for each row, and the gradients of their weighted sum: the loss where
-        gold is given, the partial loss if that is asked for, the log-partition otherwise."""
+        """Writes a number for each row, and the gradients of their weighted sum: the loss if
+        gold is given, the partial loss if `partial`, the log-partition otherwise."""
         outputs = (gradients, tail_gradient, weights)
         if gold is not None and tail is None:
             _native.loss(self.problem, gold, value, None, None, gradients, weights)

@@ -1,4 +1,4 @@
-"""What is known about segmentations before the model is asked."""
+"""What is known about the segmentations of a batch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from .._errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Narrows the segmentations of a batch; a segmentation has to fulfil all that is given.
+    """Restricts the segmentations of a batch; a segmentation must fulfil all given constraints.
 
-    Entries at or past a row's length are not read. Arrays lie on the CPU; lists are welcome.
+    Entries after the end of a row are not read. The arrays are on the CPU, and may be lists.
 
     Attributes:
         allowed: (B, T, C) booleans, whether frame t may have label c.
-        transitions: (C, C) booleans [from, to], whether such neighbours are allowed.
+        transitions: (C, C) booleans [from, to], whether a label may follow another.
         min_duration: (C,) integers, the fewest frames of a segment.
         max_duration: (C,) integers, the most frames of a segment.
-        labels: (B, T) integers, the known label of a frame; negative where it is not known.
-        boundaries: (B, T) integers: 1 where a segment starts, 0 where none does, -1 where it is not
-            known.
+        labels: (B, T) integers, the known label of a frame; negative if it is unknown.
+        boundaries: (B, T) integers: 1 if a segment starts at the frame, 0 if not, -1 if unknown.
     """
 
     allowed: Any = None

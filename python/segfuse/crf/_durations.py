@@ -24,25 +24,25 @@ def sample_prior(
     min_frames: int,
     seed: int,
 ) -> Segmentations:
-    """Segmentations drawn from a semi-Markov chain, without any emission.
+    """Draws segmentations from a semi-Markov chain, without emissions.
 
     label_1 ~ softmax(initial), d_i ~ softmax(duration[:, label_i]),
-    label_{i+1} ~ softmax(transition[label_i]): whole segments until a row has `min_frames` frames.
-    Row b depends on the scores, `min_frames`, `seed` and b alone.
+    label_{i+1} ~ softmax(transition[label_i]). Whole segments are drawn until a row has at least
+    `min_frames` frames. Row b depends only on the scores, `min_frames`, `seed` and b.
 
     Args:
         transition: (C, C) scores [from, to].
         duration: (K, C) scores; row d - 1 is duration d.
-        initial: (C,) scores; all labels alike if absent.
-        rows: how many to draw.
-        min_frames: frames that a row has at least.
+        initial: (C,) scores; without it, all labels are equally probable.
+        rows: the number of rows to draw.
+        min_frames: the least number of frames of a row.
         seed: any non-negative integer below 2^64.
 
     Returns:
-        `Segmentations` of that many rows.
+        `Segmentations` of `rows` rows.
 
     Raises:
-        UsageError: shapes that disagree, or a label without a duration or a successor.
+        UsageError: shapes disagree, or a label has no possible duration or successor.
     """
     tables = [
         None if table is None else np.asarray(_arrays.readable(name, table), dtype=np.float64)
@@ -86,7 +86,7 @@ def duration_buckets(max_duration: int, *, buckets: int = 8) -> np.ndarray:
 
     Args:
         max_duration: K.
-        buckets: at most so many ranges.
+        buckets: the largest number of ranges.
     """
     return _native.duration_layout(_duration_model("buckets", max_duration, buckets, True))[1]
 
@@ -99,30 +99,31 @@ def duration_scores(
     buckets: int = 8,
     normalise: bool = True,
 ) -> Array:
-    """Duration scores (K, C) from a few parameters per label.
+    """Computes duration scores (K, C) from a few parameters per label.
 
-    Every real number is a legal parameter. With x = d - 1:
+    Parameters may be any real numbers. The families, their parameters, and the distributions of the
+    duration d (x is d - 1):
 
-    - ``"table"``: K scores, as they are
-    - ``"geometric"``: logit q; (1 - q) q^x
-    - ``"negative_binomial"``: log r, logit q; of x
-    - ``"poisson"``: log rate; of x
-    - ``"log_normal"``: mu, log sigma; the density at d
-    - ``"buckets"``: one score for each range of durations, evenly wide in log d
+    - ``"table"``: K scores, which are used as they are
+    - ``"geometric"``: logit q; P(x) is proportional to q^x
+    - ``"negative_binomial"``: log r, logit q; x is negative binomial
+    - ``"poisson"``: log rate; x is Poisson
+    - ``"log_normal"``: mu, log sigma; the log-normal density at d
+    - ``"buckets"``: a score for each range of durations; the ranges are equally wide in log d
 
     Args:
-        family: one of these.
-        parameters: (P, C), P being `duration_parameters`.
+        family: one of these names.
+        parameters: (P, C), where P is `duration_parameters`.
         max_duration: K.
-        buckets: at most so many, for ``"buckets"``.
-        normalise: whether exp(scores) of a label sum to 1 over 1..K.
+        buckets: the largest number of ranges, for ``"buckets"``.
+        normalise: whether exp(scores) of each label sum to 1 over durations 1 to K.
 
     Returns:
         (K, C) float64.
 
     Raises:
-        UsageError: an unknown family, or a wrong shape.
-        DataError: a parameter that is not finite.
+        UsageError: the family is unknown, or a shape is wrong.
+        DataError: a parameter is not finite.
     """
     model = _duration_model(family, max_duration, buckets, normalise)
     values = _parameters(parameters)
@@ -139,14 +140,14 @@ def duration_gradient(
     buckets: int = 8,
     normalise: bool = True,
 ) -> Array:
-    """The chain rule of `duration_scores`.
+    """Applies the chain rule to `duration_scores`.
 
     Args:
-        family, parameters, buckets, normalise: as they were there.
-        score_gradient: (K, C), derivatives by the scores.
+        family, parameters, buckets, normalise: the arguments of `duration_scores`.
+        score_gradient: (K, C), the derivatives by the scores.
 
     Returns:
-        (P, C) float64, derivatives by the parameters.
+        (P, C) float64, the derivatives by the parameters.
 
     Raises:
         UsageError, DataError: see `duration_scores`.

@@ -39,20 +39,21 @@ def _segments_of(index: int, row: Any) -> list[tuple[int, ...]]:
 
 
 class Segmentations:
-    """Segmentations of B rows: row b owns segments ``row_pointer[b]`` to ``row_pointer[b + 1]``.
+    """Segmentations of B rows. Row b has the segments from index ``row_pointer[b]`` up to, but not
+    including, ``row_pointer[b + 1]``.
 
     A segment is (start, duration, label): its first frame, its number of frames and its class.
-    Iteration, indexing and ``len`` go by rows; a row is a list of (start, duration, label).
+    Iteration, indexing and ``len`` refer to rows; a row is a list of (start, duration, label).
 
     Attributes:
         row_pointer: (B + 1,) int64, not decreasing, from 0 to the number of segments n.
         start: (n,) int32, the first frame of each segment.
         duration: (n,) int32, its number of frames, at least 1.
         label: (n,) int32, its class.
-        score: (B,) float64, the score of each row's segmentation, where a function gives one.
-        frames: T of the batch that they belong to, where it is known.
+        score: (B,) float64, the score of the segmentation of each row, or None.
+        frames: T of the batch, or None if it is unknown.
 
-    The arrays are of the library, and on the device, that the inputs came from.
+    The arrays belong to the library, and are on the device, of the inputs.
     """
 
     __slots__ = ("row_pointer", "start", "duration", "label", "score", "frames")
@@ -76,10 +77,10 @@ class Segmentations:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Iterable[Sequence[int]]]) -> Segmentations:
-        """From one list of (start, duration, label) a row, as NumPy arrays.
+        """Makes segmentations, as NumPy arrays, of a list of (start, duration, label) for each row.
 
         Raises:
-            UsageError: an entry is not three integers.
+            UsageError: a segment is not three integers.
         """
         pointer, segments = [0], []
         for index, row in enumerate(rows):
@@ -99,21 +100,21 @@ class Segmentations:
         ignore: int = IGNORE,
         long_runs: str = "error",
     ) -> Segmentations:
-        """The maximal runs of equal labels.
+        """Makes a segment of each maximal run of equal labels.
 
         Args:
-            labels: (B, T) int32 or int64, a class per frame.
-            lengths: (B,) frames of each row; without it a row ends at its first ``ignore``.
-            max_duration: K, the longest segment in frames.
+            labels: (B, T) int32 or int64, a class for each frame.
+            lengths: (B,) frames of each row; without it, a row ends at its first ``ignore``.
+            max_duration: K, the length of the longest segment in frames.
             num_classes: C; labels are in [0, C).
             ignore: the label of padding.
-            long_runs: what to do with a run longer than K: ``"error"``, or ``"split"`` into the
-                fewest segments that fit, lengths differing by at most one. With K = 1 every
-                frame is a segment.
+            long_runs: what to do with a run longer than K: ``"error"``, or ``"split"``, which
+                divides it into as few segments as possible, whose lengths differ by at most one.
+                With K = 1, every frame is a segment.
 
         Raises:
-            DataError: a label out of range, or a run longer than K.
-            UsageError: a wrong shape or dtype, or a length outside [0, T].
+            DataError: a label is out of range, or a run is longer than K.
+            UsageError: a shape or dtype is wrong, or a length is outside [0, T].
         """
         native = native_from_labels(
             labels, lengths, max_duration, num_classes, ignore=ignore, long_runs=long_runs
@@ -125,7 +126,7 @@ class Segmentations:
 
     @property
     def num_segments(self) -> int:
-        """Segments of all rows together."""
+        """The number of segments of all rows together."""
         return len(self.start)
 
     def __getitem__(self, row: int) -> list[tuple[int, int, int]]:
@@ -151,17 +152,18 @@ class Segmentations:
         return f"Segmentations({len(self)} rows, {self.num_segments} segments)"
 
     def to_labels(self, frames: int | None = None, *, ignore: int = IGNORE) -> Any:
-        """Labels per frame.
+        """The label of each frame.
 
         Args:
-            frames: T; by default that of the batch, or the end of the last segment.
+            frames: T; by default T of the batch if it is known, otherwise the end of the last
+                segment.
             ignore: the label of frames that no segment covers.
 
         Returns:
             (B, T) int64 of the same library, and on the same device, as the segments.
 
         Raises:
-            UsageError: a segment does not lie in [0, T).
+            UsageError: a segment is not inside [0, T).
         """
         if frames is None:
             frames = self.frames
@@ -184,12 +186,12 @@ class Segmentations:
 
 @dataclass(frozen=True, slots=True)
 class SegmentationLists:
-    """Several segmentations of each row; ``lists[b]`` are those of row b, as `Segmentations`.
+    """Several segmentations of each row; ``lists[b]`` has those of row b, as `Segmentations`.
 
     Attributes:
-        list_pointer: (B + 1,) int64, NumPy; row b has numbers ``list_pointer[b]`` to
-            ``list_pointer[b + 1]`` of `segmentations`.
-        segmentations: all of them, one after the other, with their scores.
+        list_pointer: (B + 1,) int64, NumPy; row b has the segmentations from index
+            ``list_pointer[b]`` up to, but not including, ``list_pointer[b + 1]``.
+        segmentations: all segmentations, one after another, with their scores.
     """
 
     list_pointer: np.ndarray

@@ -1,4 +1,4 @@
-"""The CRF as one value: scores of a batch, and what can be asked of them."""
+"""The CRF as one value: the scores of a batch, with a method for each quantity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Derivatives by each input, with its shape and dtype; None for an input that was not given.
+    """Derivatives by each input, in its shape and dtype; None for an input that was not given.
 
     The derivative by `tail` is (C,) float64.
     """
@@ -44,16 +44,16 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Posteriors:
-    """Probabilities under the model; frames at or past a row's length hold 0.
+    """Probabilities under the model; frames after the end of a row have 0.
 
     Attributes:
         label: (B, T, C) P(frame t has label c).
         start: (B, T, C) P(a segment of label c starts at t).
-        end: (B, T, C) P(frame t is the last of a segment of label c).
-        boundary: (B, T) P(some segment starts at t); 1 at t = 0.
-        duration: (B, K, C) expected number of segments of k + 1 frames and label c; with a tail
-            the last row counts those of K frames and more.
-        entropy: (B,) float64, of the distribution over segmentations, in nats.
+        end: (B, T, C) P(frame t is the last frame of a segment of label c).
+        boundary: (B, T) P(a segment starts at t); 1 at t = 0.
+        duration: (B, K, C) [b, d - 1, c], the expected number of segments of label c with d frames;
+            with a tail, the last row counts those of K frames and more.
+        entropy: (B,) float64, the entropy of the distribution over segmentations, in nats.
         log_partition: (B,) float64.
     """
 
@@ -80,38 +80,41 @@ class SemiCRF:
         crf = SemiCRF(emission, transition, duration, lengths=lengths)
         crf.log_partition(), crf.loss(labels), crf.viterbi(), crf.posteriors()
 
-    It holds the arrays as they are: nothing is copied, and nothing is computed or checked before a
-    method is called. `segfuse.crf` has the definition of a score. Arrays that methods return are of
-    the library that `emission` belongs to.
+    The object refers to the arrays without copying them. It computes and checks nothing before a
+    method is called. `segfuse.crf` defines the score. Methods return arrays of the library of
+    `emission`.
 
     Args:
-        emission: (B, T, C) float32 or float64, the score of a frame under a label. All other scores
-            have the same dtype and lie on the same device.
-        transition: (C, C) [from, to], or (K, C, C) where slice d - 1 is for a new segment of d
-            frames. The first segment has no transition into it.
-        duration: (K, C), row d - 1 is duration d. K is the longest segment in frames. A table of
-            (C, K) looks like one of (K, C) where C equals K.
+        emission: (B, T, C) float32 or float64, the score of each label at each frame. All other
+            scores have the same dtype and are on the same device.
+        transition: (C, C) [from, to]; or (K, C, C), whose slice d - 1 is for transitions into a
+            segment of d frames. The first segment has no transition into it.
+        duration: (K, C); row d - 1 has the scores of duration d. K is the length of the longest
+            segment in frames. A table of shape (C, K) cannot be detected if C equals K.
         initial: (C,) score of the first segment's label; 0 if absent.
         final: (C,) score of the last segment's label; 0 if absent.
         start: (B, T, C) score of a segment's first frame; 0 if absent.
         end: (B, T, C) score of a segment's last frame; 0 if absent.
-        lengths: (B,) int32 or int64, frames of each row, 0 <= length <= T; T if absent. Frames at
-            or past a row's length are never read, whatever they hold.
-        constraints: sums over the segmentations that fulfil them only; log_partition with them less
-            log_partition without is the log of the probability that they hold.
-        tail: (C,) lets a segment of label c have d > K frames, at the score of K frames (emissions
-            of all d) plus (d - K) tail[c]. Without it no segment is longer than K.
+        lengths: (B,) int32 or int64, the number of frames of each row, 0 <= length <= T; T if
+            absent. Frames after the end of a row are never read.
+        constraints: restricts sums and decoding to the segmentations that fulfil the constraints.
+            log_partition with constraints minus log_partition without them is the log-probability
+            that they hold.
+        tail: (C,) allows segments of more than K frames. A segment of label c with d > K frames has
+            the duration score of K frames plus (d - K) tail[c]. Without a tail, no segment is
+            longer than K.
         segment_scores: (B, T, K, C), [b, t, d - 1, c] is added for a segment of label c that starts
-            at t and has d frames; 0 if absent. What reaches beyond a row's length is never read.
+            at t and has d frames; 0 if absent. Entries of segments that would extend beyond the end
+            of a row are never read.
         transition_scores: (T, C, C) for all rows, or (B, T, C, C), [.., t, i, j] is added to the
             transition from i to j where a segment of label j starts at t > 0; 0 if absent.
 
-    Constraints and a tail make a call slower by a small factor. Some methods are for models without
-    them; their help says so.
+    Constraints and a tail make a call slower by a small factor. Some methods do not support them;
+    their docstrings say so.
 
     Raises (every method):
-        UsageError: a wrong shape, dtype or device, or a length outside [0, T].
-        DataError: a NaN or +inf inside a row; the message has batch, time and class.
+        UsageError: a shape, dtype or device is wrong, or a length is outside [0, T].
+        DataError: a score inside a row is NaN or +inf; the message names batch, time and class.
     """
 
     emission: Array
@@ -134,8 +137,8 @@ class SemiCRF:
         return f"{type(self).__name__}({', '.join(shapes)})"
 
     def log_partition(self) -> Array:
-        """log of the sum of exp(score) over all segmentations, (B,) float64; -inf for a row that
-        has none."""
+        """The log of the sum of exp(score) over all segmentations, (B,) float64; -inf for a row
+        without a possible segmentation."""
         return self._value()
 
     def log_partition_and_gradients(
@@ -143,8 +146,8 @@ class SemiCRF:
     ) -> tuple[Array, Gradients]:
         """The log-partition, and the derivatives of sum_b weights[b] * log_partition[b].
 
-        The derivative by a score is the expected number of its uses in a segmentation; those by
-        transition, duration, initial and final are sums over the rows.
+        The derivative by a score is the expected number of times that a segmentation uses it. The
+        derivatives by transition, duration, initial and final are sums over the rows.
 
         Args:
             weights: (B,) finite numbers; 1 if absent.
@@ -154,16 +157,16 @@ class SemiCRF:
     def partial_loss(self) -> Array:
         """-log P(the constraints hold), (B,) float64: the loss for partial labels.
 
-        With all labels and boundaries of a row known it is -log p(gold). It is +inf for a row whose
-        scores do not allow the constraints.
+        If all labels and boundaries of a row are known, it is -log p(gold). It is +inf for a row
+        with no possible segmentation that fulfils the constraints.
         """
         return self._value(partial=True)
 
     def partial_loss_and_gradients(
         self, *, weights: Array | None = None
     ) -> tuple[Array, Gradients]:
-        """The partial loss, and the derivatives of sum_b weights[b] * partial_loss[b]: expected
-        counts less expected counts given the constraints.
+        """The partial loss, and the derivatives of sum_b weights[b] * partial_loss[b]: the expected
+        counts of the uses of scores, minus these counts given the constraints.
 
         Args:
             weights: (B,) finite numbers; 1 if absent.
@@ -179,22 +182,23 @@ class SemiCRF:
         long_runs: str = "error",
     ) -> Array:
         """-log p(gold segmentation), (B,) float64: log_partition - score, never negative; +inf for
-        a row whose gold segmentation has score -inf. For models without constraints.
+        a row whose gold segmentation has score -inf. Does not support constraints.
 
         Args:
-            labels: (B, T) int32 or int64, gold labels per frame; a segment is a maximal run of
-                equal labels. Without `lengths` a row ends at its first `ignore`.
-            segments: the gold segmentations instead: `Segmentations`, or one list of
-                (start, duration, label) a row. They tile [0, length) of their row.
+            labels: (B, T) int32 or int64, the gold label of each frame; a segment is a maximal run
+                of equal labels. Without `lengths`, a row ends at its first `ignore`.
+            segments: the gold segmentations, in place of `labels`: `Segmentations`, or a list of
+                (start, duration, label) for each row. The segments of a row cover [0, length)
+                without gaps.
             ignore: the label of padding.
-            long_runs: for labels, what to do with a run longer than K: ``"error"``, or ``"split"``
-                into the fewest segments that fit. With a tail no run is too long, and with K = 1
-                every frame is a segment.
+            long_runs: what to do with a run of labels longer than K: ``"error"``, or ``"split"``,
+                which divides it into as few segments as possible. With a tail, no run is too long;
+                with K = 1, every frame is a segment.
 
         Raises:
-            UsageError: also labels of a wrong shape or dtype.
-            DataError: also a label outside [0, C), a gold segment longer than K, or segments that
-                do not tile their row.
+            UsageError: as above, or `labels` has a wrong shape or dtype.
+            DataError: as above, or a label is outside [0, C), a gold segment is longer than K, or
+                the segments of a row leave gaps or overlap.
         """
         self._need_none("loss", "constraints")
         return self._value(self._gold(labels, segments, ignore, long_runs))
@@ -208,8 +212,8 @@ class SemiCRF:
         ignore: int = IGNORE,
         long_runs: str = "error",
     ) -> tuple[Array, Gradients]:
-        """The loss, and the derivatives of sum_b weights[b] * loss[b], to which a row with an
-        infinite loss adds nothing.
+        """The loss, and the derivatives of sum_b weights[b] * loss[b], where rows with an infinite
+        loss contribute nothing.
 
         Args:
             labels, segments, ignore, long_runs: see `loss`.
@@ -226,8 +230,8 @@ class SemiCRF:
         ignore: int = IGNORE,
         long_runs: str = "error",
     ) -> Array:
-        """The score of one segmentation a row, (B,) float64, without the normaliser. For models
-        without constraints and tail.
+        """The score of one segmentation for each row, (B,) float64, not normalised. Does not
+        support constraints and tails.
 
         Args:
             labels, segments, ignore, long_runs: see `loss`.
@@ -240,16 +244,16 @@ class SemiCRF:
         return call.result(value)
 
     def segment_posteriors(self, segments: Segmentations | Any) -> Array:
-        """P(segment is part of the segmentation) for each listed segment, (n,) float64, row by row.
-        For models without constraints and tail.
+        """P(the segmentation contains the segment) for each listed segment, (n,) float64, row by
+        row. Does not support constraints and tails.
 
         Args:
-            segments: `Segmentations`, or one list of (start, duration, label) a row; they need not
-                tile the rows, and may overlap.
+            segments: `Segmentations`, or a list of (start, duration, label) for each row. The
+                segments may leave gaps and overlap.
 
         Raises:
-            UsageError, DataError: also a segment outside its row, longer than K, or with a label
-                outside [0, C).
+            UsageError, DataError: as above, or a segment is outside its row, is longer than K, or
+                has a label outside [0, C).
         """
         self._need_none("segment_posteriors", "constraints", "tail")
         packed = native_of(segments)
@@ -259,8 +263,8 @@ class SemiCRF:
         return call.result(probability)
 
     def posteriors(self) -> Posteriors:
-        """Probabilities of labels, boundaries and durations, and the entropy. A row without a
-        possible segmentation holds 0. On a GPU `duration` and `entropy` are None."""
+        """Probabilities of labels, boundaries and durations, and the entropy; 0 for a row without
+        a possible segmentation. On a GPU, `duration` and `entropy` are None."""
         call = self._call(differentiable=True)
         p = call.problem
         arrays = (
@@ -286,7 +290,8 @@ class SemiCRF:
         """P(at least one segment starts within `tolerance` frames of t), (B, T) in the dtype of the
         scores; 0 in padding.
 
-        Starts exclude each other, so this is not the sum of the boundary posteriors of the window.
+        This is not the sum of the boundary posteriors of the window, because several segments may
+        start in it.
 
         Args:
             tolerance: frames on either side, 0 or more.
@@ -298,31 +303,34 @@ class SemiCRF:
         return call.result(probability)
 
     def expected_durations(self) -> Array:
-        """The expected number of segments by duration and label over all rows, (K, C) in the dtype
-        of the scores; with a tail the last row counts K frames and more."""
+        """The expected number of segments of each duration and label, summed over all rows: (K, C)
+        in the dtype of the scores. With a tail, the last row counts those of K frames and more."""
         call = self._call(differentiable=True)
         counts = call.empty((call.problem.max_duration, call.problem.classes))
         _native.expected_durations(call.problem, self._scope(), counts)
         return call.result(counts)
 
     def cross_entropy(self, other: SemiCRF) -> Array:
-        """-E[log p(segmentation) under `other`] in nats, (B,) float64, of segmentations of this
-        model; +inf where this one allows what the other forbids. For models without constraints,
-        tail and tables that agree on the shapes of emission, transition and duration, and on
-        lengths."""
+        """-E[log p(segmentation) under `other`] in nats, (B,) float64, where the expectation is
+        over segmentations of this model; +inf for a row with a segmentation that this model allows
+        and `other` forbids.
+
+        Does not support constraints, tails, segment_scores and transition_scores. Both models need
+        the same shapes of emission, transition and duration, and the same lengths.
+        """
         return self._compared("cross_entropy", _native.cross_entropy, other)
 
     def kl(self, other: SemiCRF) -> Array:
-        """The divergence E[log p - log p under `other`] in nats, (B,) float64, never negative;
-        +inf, and for models, as `cross_entropy`."""
+        """The Kullback-Leibler divergence E[log p - log p under `other`] in nats, (B,) float64,
+        never negative. It is infinite where `cross_entropy` is, and needs the same models."""
         return self._compared("kl", _native.kl, other)
 
     def viterbi(self) -> Segmentations:
-        """The best segmentation of each row, with scores; a row without a possible one is empty and
-        has -inf.
+        """The best segmentation of each row, with its score. A row without a possible segmentation
+        is empty, and its score is -inf.
 
-        Ties: going from the last segment to the first, the smallest duration, then the smallest
-        label.
+        Among equally good segmentations, the first difference seen from the end of the row decides:
+        the segment with the smaller duration wins, then the one with the smaller label.
         """
         call = self._call()
         value = call.per_row()
@@ -333,26 +341,26 @@ class SemiCRF:
         return self._segmentations(call, arrays, score=call.result(value))
 
     def k_best(self, n: int) -> SegmentationLists:
-        """The n best segmentations of each row with their scores, best first; all of them where a
-        row has fewer. Ties as in `viterbi`.
+        """The n best segmentations of each row with their scores, best first; all of them if a row
+        has fewer. Ties are broken as in `viterbi`.
 
-        ``result[b][i]`` is the list of segments of the i-th best of row b, ``result[b].score`` has
-        the scores.
+        ``result[b][i]`` is the list of segments of the segmentation i of row b, counted from 0;
+        ``result[b].score`` has the scores.
 
         Args:
-            n: how many, at least 1.
+            n: the number of segmentations, at least 1.
         """
         call = self._call()
         return self._lists(call, _native.k_best(call.problem, self._scope(), whole("n", n)))
 
     def sample(self, n: int, seed: int) -> SegmentationLists:
-        """n segmentations of each row, drawn exactly from the model, with their scores; none for a
-        row without a possible one.
+        """n independent segmentations of each row, drawn from the model, with their scores; none
+        for a row without a possible segmentation.
 
-        Draw i of row b depends on the row's scores, the seed, b and i alone.
+        Draw i of row b depends only on the scores of the row, the seed, b and i.
 
         Args:
-            n: how many.
+            n: the number of draws.
             seed: any non-negative integer below 2^64.
         """
         call = self._call()
@@ -360,13 +368,14 @@ class SemiCRF:
         return self._lists(call, _native.sample(call.problem, self._scope(), *counts))
 
     def max_marginal(self, *, ignore: int = IGNORE) -> Array:
-        """The most probable label of each frame by itself, (B, T) int32: the fewest expected wrong
-        frames.
+        """The most probable label of each frame by itself, (B, T) int32. These labels have the
+        smallest expected number of wrong frames.
 
-        The labels need not be those of a possible segmentation. Ties: the smallest label.
+        They may not belong to any possible segmentation. Of equally probable labels, the smallest
+        is taken.
 
         Args:
-            ignore: what padding, and rows without a possible segmentation, get.
+            ignore: the label of padding, and of rows without a possible segmentation.
         """
         call = self._call()
         labels = call.empty((call.problem.batch, call.problem.frames), "int32")
@@ -374,12 +383,12 @@ class SemiCRF:
         return call.result(labels)
 
     def minimum_risk(self, tolerance: int) -> tuple[Segmentations, Array]:
-        """The possible segmentation with the best expected boundary F1, and that F1, (B,) float64.
-        A row without a possible segmentation is empty and has 0.
+        """The possible segmentation with the best expected boundary F1, and this F1, (B,) float64.
+        A row without a possible segmentation is empty, and its F1 is 0.
 
-        2 E[found] / (segments + E[segments of the truth]), found being the starts of the truth with
-        a start within `tolerance` frames; then, given its boundaries, the labels with the fewest
-        expected wrong frames.
+        The expected F1 is 2 E[found] / (segments + E[true segments]), where `found` is the number
+        of true starts with a start within `tolerance` frames. Given the boundaries, the labels are
+        those with the smallest expected number of wrong frames.
 
         Args:
             tolerance: frames on either side, 0 or more.

@@ -1,10 +1,11 @@
 """The semi-Markov CRF inside JAX: `log_partition`, `loss`, `posteriors` and `viterbi` under `jit`,
-`grad` and `vmap`, on the CPU and, but for `posteriors`, on CUDA GPUs.
+`grad` and `vmap`, on the CPU and, except `posteriors`, on CUDA GPUs.
 
-Each is a custom call of XLA's foreign function interface: at run time there is no Python, and no
-array is copied. `log_partition` and `loss` are differentiable by every score in reverse mode, and
-on the CPU their gradients once more (`jax.jacrev` of `jax.grad`, `jax.vjp` of `jax.grad`). JAX
-refuses forward mode through them, as it does through every `custom_vjp`. Results are pytrees.
+Each function is a custom call of XLA's foreign function interface: at run time it needs no Python
+and copies no arrays. `log_partition` and `loss` are differentiable by every score in reverse mode;
+on the CPU their gradients are differentiable once more (`jax.jacrev` of `jax.grad`, `jax.vjp` of
+`jax.grad`). JAX does not support forward mode for them, as for every `custom_vjp`. Results are
+pytrees.
 
 Functions that `segfuse.compile` has compiled may be called inside `jit`, `grad` and `vmap`, too.
 """

@@ -39,13 +39,13 @@ for _class in (Posteriors, Gradients):
 
 
 class Decoded(NamedTuple):
-    """The best segmentation of each row, in arrays whose shapes do not depend on it.
+    """The best segmentation of each row, in arrays of fixed shapes.
 
     Attributes:
-        score: (B,) of the segmentation; -inf where there is none.
-        count: (B,) int32, its segments.
-        start, duration, label: (B, T) int32; from `count` on they hold 0, 0 and `IGNORE`.
-        labels: (B, T) int32, the label of each frame; `IGNORE` behind the row.
+        score: (B,), the score of the segmentation; -inf for a row without a possible one.
+        count: (B,) int32, the number of its segments.
+        start, duration, label: (B, T) int32; entries from index `count` on are 0, 0 and `IGNORE`.
+        labels: (B, T) int32, the label of each frame; `IGNORE` after the end of the row.
     """
 
     score: Array
@@ -294,9 +294,9 @@ def log_partition(
     lengths: Any = None,
     reduction: Reduction = "none",
 ) -> Array:
-    """log of the sum of exp(score) over all segmentations; as `segfuse.log_partition`.
+    """The log of the sum of exp(score) over all segmentations; see `segfuse.log_partition`.
 
-    Half precision is raised to float32.
+    Half precision is converted to float32.
 
     Args:
         reduction: ``"none"``, or ``"sum"`` or ``"mean"`` over the rows, which compute the gradients
@@ -332,10 +332,10 @@ def loss(
     long_runs: str = "error",
     reduction: Reduction = "none",
 ) -> Array:
-    """-log p(gold segmentation) of each row; as `segfuse.loss`.
+    """-log p(gold segmentation) of each row; see `segfuse.loss`.
 
     Args:
-        labels: (B, T) int32 or int64. Without `lengths` a row ends at its first `ignore`.
+        labels: (B, T) int32 or int64. Without `lengths`, a row ends at its first `ignore`.
         ignore, long_runs: as in `segfuse.loss`; static.
         reduction: as in `log_partition`.
 

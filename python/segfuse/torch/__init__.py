@@ -1,10 +1,10 @@
-"""The semi-Markov CRF for PyTorch: a value and functions with autograd, and a module.
+"""The semi-Markov CRF for PyTorch: a class and functions with autograd, and a module.
 
-They are opaque operations for `torch.compile` and work under autocast (half precision is
-raised to float32). First and second derivatives by every score are exact, in reverse and in forward
-mode, and under `torch.func`'s grad, vjp, jvp, jacrev, jacfwd, hessian and vmap; third ones raise an
-error, and second ones do on a CUDA device. Models with segment_scores or transition_scores have
-first derivatives in reverse mode, on the CPU; all else raises an error.
+They are opaque operations for `torch.compile`, and work under autocast (half precision is converted
+to float32). First and second derivatives by every score are exact, in reverse and in forward mode,
+and under `torch.func`'s grad, vjp, jvp, jacrev, jacfwd, hessian and vmap. Third derivatives raise
+an error, and so do second derivatives on a CUDA device. Models with segment_scores or
+transition_scores have first derivatives in reverse mode on the CPU; all others raise an error.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def __getattr__(name: str) -> Any:
 
 Reduction = Literal["mean", "sum", "none"]
 Gold: TypeAlias = Any
-"""Labels per frame (B, T), `Segmentations`, or one list of (start, duration, label) a row."""
+"""Labels per frame (B, T), `Segmentations`, or a list of (start, duration, label) for each row."""
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -91,7 +91,7 @@ def _check_tensor(name: str, score: Any) -> None:
 
 
 def _needed(scores: tuple[Tensor | None, ...]) -> int:
-    """Bit i is set when a gradient by score i will be asked for."""
+    """Bit i is set if the backward pass needs the gradient by score i."""
     if not torch.is_grad_enabled() or any(map(_autograd.has_tangent, scores)):
         return 0
     return sum(1 << i for i, s in enumerate(scores) if s is not None and s.requires_grad)
@@ -144,13 +144,12 @@ def _constraint_inputs(constraints: Constraints | None) -> tuple[Tensor | None, 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SemiCRF(crf.SemiCRF):
-    """As `segfuse.crf.SemiCRF`, of tensors; half precision is raised to float32.
+    """`segfuse.crf.SemiCRF` for tensors; half precision is converted to float32.
 
     `log_partition`, `loss` and `partial_loss` are differentiable by every score, and do not wait
-    for a CUDA device (see `check`). The other methods record no derivatives.
-
-    Their `reduction` is ``"none"``, or ``"sum"`` or ``"mean"`` over the rows, which compute the
-    gradients along with the value.
+    for a CUDA device (see `check`). Their `reduction` is ``"none"``, or ``"sum"`` or ``"mean"``
+    over the rows; the last two compute the gradients together with the value. The other methods
+    record no derivatives.
     """
 
     def __post_init__(self) -> None:
@@ -162,10 +161,10 @@ class SemiCRF(crf.SemiCRF):
                     object.__setattr__(self, name, score.float())
 
     def log_partition(self, reduction: Reduction = "none") -> Tensor:
-        """log of the sum of exp(score) over all segmentations.
+        """The log of the sum of exp(score) over all segmentations.
 
         Returns:
-            (B,) or a scalar, float64: log-partitions are large, and their differences matter.
+            (B,) or a scalar, in float64: log-partitions are large, and their differences matter.
         """
         return self._reduced(reduction)
 
@@ -246,7 +245,7 @@ def log_partition(
     transition_scores: Tensor | None = None,
     reduction: Reduction = "none",
 ) -> Tensor:
-    """log of the sum of exp(score) over all segmentations, differentiable by every score.
+    """The log of the sum of exp(score) over all segmentations, differentiable by every score.
 
     Args:
         emission, transition, duration, initial, final, start, end, lengths, constraints, tail,
@@ -256,7 +255,7 @@ def log_partition(
             along with the value.
 
     Returns:
-        (B,) or a scalar, float64: log-partitions are large, and their differences matter.
+        (B,) or a scalar, in float64: log-partitions are large, and their differences matter.
 
     Raises:
         UsageError, DataError: see `segfuse.log_partition`.
@@ -290,14 +289,14 @@ def loss(
     Args:
         emission, transition, duration, initial, final, start, end, lengths, tail, segment_scores,
         transition_scores: as in `segfuse.log_partition`; half precision is raised to float32.
-        gold: (B, T) int32 or int64 labels per frame, or `Segmentations`, or one list of
-            (start, duration, label) a row. Labels without `lengths` end a row at their first
-            `ignore`.
-        reduction: ``"mean"`` or ``"sum"`` over the rows, which compute the gradients along with the
-            value, or ``"none"``.
+        gold: (B, T) int32 or int64 labels per frame, or `Segmentations`, or a list of
+            (start, duration, label) for each row. Without `lengths`, a row of labels ends at its
+            first `ignore`.
+        reduction: ``"mean"`` or ``"sum"`` over the rows, which compute the gradients together with
+            the value, or ``"none"``.
         ignore: the label of padding.
         long_runs: what to do with a run of labels longer than K: ``"error"`` or ``"split"``; with a
-            tail no run is too long, and with K = 1 every frame is a segment.
+            tail, no run is too long; with K = 1, every frame is a segment.
 
     Returns:
         A scalar, or (B,), in the dtype of `emission` (float32 for half precision).
@@ -332,7 +331,7 @@ def partial_loss(
     Args:
         emission, transition, duration, initial, final, start, end, lengths, tail, segment_scores,
         transition_scores: as in `segfuse.log_partition`; half precision is raised to float32.
-        constraints: what is known of each row; see `segfuse.Constraints`.
+        constraints: the known labels and boundaries; see `segfuse.Constraints`.
         reduction: as in `loss`.
 
     Returns:
@@ -348,16 +347,17 @@ def partial_loss(
 
 
 def check(device: Any = None) -> None:
-    """Waits for the current stream of a CUDA device, and raises what its calls have found wrong.
+    """Waits for the current stream of a CUDA device, and raises the first error of its calls.
 
-    The functions of this module do not wait for a device, so that a NaN score or a gold segment
-    that is too long cannot raise an error there at once; the outputs of such a call are
-    unspecified. So it is with an index out of range in a model compiled with backend="segfuse";
-    of those models all devices are waited for.
+    The functions of this module do not wait for a device. They therefore cannot raise an error at
+    once for a NaN score or a gold segment that is too long; the outputs of such a call are
+    unspecified. The same applies to an index out of range in a model that is compiled with
+    backend="segfuse"; for such models, `check` waits for all devices.
 
     Raises:
-        DataError: the first such number since the last check, with its place.
-        UsageError: an index out of range.
+        DataError: a call since the last check had a wrong score or gold segment; the message names
+            its place.
+        UsageError: an index was out of range.
     """
     for part in list(alive):
         part.compiled.check()
@@ -366,30 +366,31 @@ def check(device: Any = None) -> None:
 
 
 class SemiMarkovCRF(nn.Module):
-    """A semi-Markov CRF layer: transition, duration, initial and final scores as parameters.
+    """A semi-Markov CRF layer, whose parameters are transition, duration, initial and final scores.
 
-    Emissions come from an encoder: `num_scores` numbers a frame, which is C, or 3 C with boundary
-    scores (label, segment start, segment end).
+    The encoder computes the emissions: `num_scores` numbers for each frame, which is C, or 3 C with
+    boundary scores (label, segment start, segment end).
 
-    Before training the scores are log-probabilities of uniform distributions: over the next
-    label, over the first one, and over durations 1 to K (families: see `segfuse.torch.Durations`);
-    `final` is 0. So with zero emissions the layer starts as a proper generative chain, not as one
-    that prefers many short segments because there are more ways to have them.
+    Initially the scores are log-probabilities of uniform distributions: over the next label, over
+    the first label, and over durations 1 to K (for other families, see `segfuse.torch.Durations`).
+    `final` is 0. With zero emissions the layer is therefore a normalised Markov chain over
+    segments, and does not prefer segmentations with many short segments.
 
     Args:
         num_classes: C.
-        max_duration: K, the longest segment in frames; 1 gives a linear-chain CRF.
-        durations: ``"table"`` (K free scores a class), ``"geometric"``, ``"negative_binomial"``,
-            ``"poisson"``, ``"log_normal"``, ``"buckets"``, or a module that gives (K, C) scores.
-        tail: whether segments may be longer than K: every further frame of a segment of class c
-            scores log q_c, q_c = sigmoid(`tail_logit`), which starts at 1/2. Slower by a small
-            factor.
-        boundary_scores: whether the emissions carry start and end scores behind the C label scores.
-        self_transitions: False forbids neighbouring segments of the same label, which labels per
-            frame cannot show anyway.
-        long_runs: what `loss` does with a run of labels longer than K: ``"error"`` or ``"split"``
-            into the fewest segments that fit (which needs self transitions).
-        device, dtype: of the parameters.
+        max_duration: K, the length of the longest segment in frames; 1 gives a linear-chain CRF.
+        durations: ``"table"`` (K free scores for each class), ``"geometric"``,
+            ``"negative_binomial"``, ``"poisson"``, ``"log_normal"``, ``"buckets"``, or a module
+            that returns (K, C) scores.
+        tail: whether segments may be longer than K. Every further frame of a segment of class c
+            then scores log q_c, where q_c = sigmoid(`tail_logit`) is initially 1/2. Calls are
+            slower by a small factor.
+        boundary_scores: whether the emissions have start and end scores after the C label scores.
+        self_transitions: whether neighbouring segments may have the same label. Labels per frame
+            cannot express such neighbours.
+        long_runs: what `loss` does with a run of labels longer than K: ``"error"``, or ``"split"``,
+            which divides it into as few segments as possible (this needs self transitions).
+        device, dtype: the device and type of the parameters.
 
     Shapes:
         emission: (B, T, num_scores); lengths: (B,); labels: (B, T), -100 in padding;
@@ -444,9 +445,9 @@ class SemiMarkovCRF(nn.Module):
             self.durations.reset_parameters()  # with all digits of the dtype
 
     def reset_parameters(self) -> None:
-        """The values before training, for the parameters of this module; `durations` has its own.
+        """Sets the parameters of this module, except those of `durations`, to their initial values.
 
-        A layer that was made on the meta device gets them by this, as PyTorch's layers do.
+        Call it if the layer was made on the meta device, as for PyTorch's layers.
         """
         choices = self.num_classes if self.self_transitions else self.num_classes - 1
         nn.init.constant_(self.transition, -math.log(choices))
@@ -457,7 +458,8 @@ class SemiMarkovCRF(nn.Module):
 
     @property
     def num_scores(self) -> int:
-        """Numbers that an encoder has to give for a frame: C, or 3 C with boundary scores."""
+        """The number of scores that the encoder computes for a frame: C, or 3 C with boundary
+        scores."""
         return self.num_classes * (3 if self.boundary_scores else 1)
 
     def __prepare_scriptable__(self) -> nn.Module:
@@ -475,9 +477,10 @@ class SemiMarkovCRF(nn.Module):
         )
 
     def scores(self, emission: Tensor) -> dict[str, Any]:
-        """The scores of the model as keywords of the functions of `segfuse` and `segfuse.torch`.
+        """The scores of the model, as keyword arguments of the functions of `segfuse` and
+        `segfuse.torch`.
 
-        `emission` is split into label, start and end scores as views; `tail` is None without one.
+        `emission` is divided into views of label, start and end scores; `tail` may be None.
         """
         _check_tensor("emission", emission)
         if emission.dim() != 3 or emission.shape[2] != self.num_scores:
@@ -549,7 +552,7 @@ class SemiMarkovCRF(nn.Module):
         segment_scores: Tensor | None = None,
         transition_scores: Tensor | None = None,
     ) -> Tensor:
-        """The same as `loss`, so that wrappers of modules (DDP, FSDP) see the call."""
+        """The same as `loss`, for wrappers of modules such as DDP and FSDP."""
         tables = {"segment_scores": segment_scores, "transition_scores": transition_scores}
         return self.loss(emission, gold, lengths, reduction, **tables)
 
@@ -567,9 +570,9 @@ class SemiMarkovCRF(nn.Module):
 
         Args:
             emission: (B, T, num_scores).
-            gold: (B, T) int32 or int64 labels with -100 in padding, or `Segmentations`, or one list
-                of (start, duration, label) a row.
-            lengths: (B,) frames of each row; without it labels end a row at their first -100.
+            gold: (B, T) int32 or int64 labels with -100 in padding, or `Segmentations`, or a list
+                of (start, duration, label) for each row.
+            lengths: (B,) frames of each row; without it, a row of labels ends at its first -100.
             reduction: ``"mean"`` or ``"sum"`` over rows, or ``"none"``.
             segment_scores, transition_scores: tables that are added to the layer's scores.
 
@@ -606,7 +609,7 @@ class SemiMarkovCRF(nn.Module):
         segment_scores: Tensor | None = None,
         transition_scores: Tensor | None = None,
     ) -> Tensor:
-        """(B,) float64: log of the sum of exp(score) over all segmentations, differentiable."""
+        """(B,) float64: The log of the sum of exp(score) over all segmentations, differentiable."""
         tables = {"segment_scores": segment_scores, "transition_scores": transition_scores}
         return self._model(emission, lengths, constraints, **tables).log_partition()
 

@@ -14,14 +14,15 @@ from ..crf import duration_buckets
 
 
 class Durations(nn.Module):
-    """Base of the duration families; calling one gives (K, C) scores, row d - 1 for duration d.
+    """Base class of the duration families. A call returns (K, C) scores; row d - 1 has those of
+    duration d.
 
-    The parameters `theta` (P, C) mean the same as those of `segfuse.duration_scores`.
+    The parameters `theta` (P, C) are those of `segfuse.duration_scores`.
 
     Args:
         num_classes: C.
         max_duration: K.
-        normalise: whether exp(scores) of a class sum to 1 over 1..K.
+        normalise: whether exp(scores) of each class sum to 1 over durations 1 to K.
     """
 
     theta: nn.Parameter
@@ -39,7 +40,7 @@ class Durations(nn.Module):
         return F.log_softmax(scores, dim=0) if self.normalise else scores
 
     def raw_scores(self) -> Tensor:
-        """(K, C) before normalisation."""
+        """The scores (K, C) before normalisation."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -56,7 +57,7 @@ class Durations(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Sets `theta` to its values before training, also where it was made on the meta device."""
+        """Sets `theta` to its initial values, also if it was made on the meta device."""
         if not self._first:
             return
         theta = self.theta
@@ -78,7 +79,7 @@ class Durations(nn.Module):
 
 
 class TableDurations(Durations):
-    """One free score for each duration and class, not normalised unless asked for; starts as the
+    """One free score for each duration and class, by default not normalised; starts as the
     uniform distribution over 1..K."""
 
     def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = False) -> None:
@@ -90,7 +91,8 @@ class TableDurations(Durations):
 
 
 class GeometricDurations(Durations):
-    """(1 - q) q^(d - 1), theta = logit q; starts with mean (K + 1) / 2 before truncation."""
+    """Geometric: P(d) = (1 - q) q^(d - 1), theta = logit q; the initial mean, before truncation to
+    K, is (K + 1) / 2."""
 
     def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = True) -> None:
         super().__init__(num_classes, max_duration, normalise=normalise)
@@ -101,7 +103,8 @@ class GeometricDurations(Durations):
 
 
 class NegativeBinomialDurations(Durations):
-    """d - 1 is negative binomial, theta = log r, logit q; starts with r = 2, mean (K + 1) / 2."""
+    """d - 1 is negative binomial, theta = log r, logit q; initially r = 2, and the mean is
+    (K + 1) / 2."""
 
     def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = True) -> None:
         super().__init__(num_classes, max_duration, normalise=normalise)
@@ -114,7 +117,8 @@ class NegativeBinomialDurations(Durations):
 
 
 class PoissonDurations(Durations):
-    """d - 1 is Poisson, theta = log rate; starts with mean (K + 1) / 2 before truncation."""
+    """d - 1 is Poisson, theta = log rate; the initial mean, before truncation to K, is
+    (K + 1) / 2."""
 
     def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = True) -> None:
         super().__init__(num_classes, max_duration, normalise=normalise)
@@ -126,7 +130,7 @@ class PoissonDurations(Durations):
 
 
 class LogNormalDurations(Durations):
-    """The log-normal density at d, theta = mu, log sigma; starts with median (K + 1) / 2."""
+    """The log-normal density at d, theta = mu, log sigma; the initial median is (K + 1) / 2."""
 
     def __init__(self, num_classes: int, max_duration: int, *, normalise: bool = True) -> None:
         super().__init__(num_classes, max_duration, normalise=normalise)
@@ -140,7 +144,8 @@ class LogNormalDurations(Durations):
 
 
 class BucketDurations(Durations):
-    """One score for each range of durations, the ranges evenly wide in log d; starts uniform."""
+    """A score for each range of durations; the ranges are equally wide in log d. Initially, all
+    durations have the same score."""
 
     def __init__(
         self, num_classes: int, max_duration: int, *, buckets: int = 8, normalise: bool = True

@@ -315,7 +315,7 @@ def saved(ctx: Any) -> tuple[Any, ...]:
 
 
 def _inputs_of(ctx: Any, tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    """The same from what `ctx.saved_tensors` gave, which checkpointing wants asked for once."""
+    """The same from what `ctx.saved_tensors` gave, which checkpointing allows to read once."""
     kept = tensors[: len(ctx.numbers)]
     return tuple(n if x is None else x for x, n in zip(kept, ctx.numbers, strict=True))
 

@@ -3,7 +3,7 @@
     import segfuse.torch.allocator as allocator
     allocator.enable()        # before the first use of a GPU
 
-Memory that is freed is handed out again when the work that used it is over, on every stream of
+Freed memory is reused when the work that used it is over, on every stream of
 PyTorch that may have had it: `Tensor.record_stream` is not needed. See docs/memory.md.
 """
 
@@ -167,13 +167,14 @@ def _device(device: Any) -> int:
 
 
 def statistics(device: Any = None) -> dict[str, int]:
-    """What a device's memory is now: bytes but for the counts.
+    """The state of a device's memory, in bytes and counts.
 
     Returns:
-        ``held`` of the device and ``peak_held``, ``live`` (handed out, with rounding) and
-        ``requested`` of these in ``blocks`` blocks, the ``limit``; since the beginning, how often
-        memory was asked of the device (``grown``), and how often a stream (``waits``) or the host
-        (``host_waits``) was made to wait for memory.
+        The bytes that the heap holds (``held``, ``peak_held``), that are allocated (``live``, with
+        rounding) and that were requested for these (``requested``), the number of allocated blocks
+        (``blocks``), and the ``limit`` in bytes. Since the beginning: how often the heap took
+        memory from the device (``grown``), and how often a stream (``waits``) or the host
+        (``host_waits``) had to wait for memory.
     """
     return _native.memory_statistics(_device(device))
 

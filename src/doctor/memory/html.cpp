@@ -219,11 +219,9 @@ std::string figures_table(const MemoryReport& report) {
 
 std::string memory_report_html(const MemoryReport& report) {
   const Colours colours = colours_of(report);
+  const std::string title = "Memory: " + report.file;
   std::string html = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<title>Memory: {0}</title><style>{1}</style></head><body>\n<h1>Memory: {0}</h1>\n"
-      "<p>{2}{3}, {4} events.</p>\n",
-      escape_markup(report.file), doctor::html_style(), escape_markup(report.source),
+      "<h1>{}</h1>\n<p>{}{}, {} events.</p>\n", escape_markup(title), escape_markup(report.source),
       report.device.empty() ? "" : ", " + escape_markup(report.device), report.events);
   html += figures_table(report);
   if (!report.timeline.empty())
@@ -233,7 +231,7 @@ std::string memory_report_html(const MemoryReport& report) {
     html += "<h2>Who holds it</h2>\n" + holders_table(report.holders, colours);
   if (report.events > 0 && !report.peak_holders.empty())
     html += "<h2>Who held it at the peak</h2>\n" + holders_table(report.peak_holders, colours);
-  return html + "</body></html>\n";
+  return doctor::html_page(title, html);
 }
 
 }  // namespace segfuse

@@ -45,7 +45,8 @@ class Page {
   }
 
   std::string text() const {
-    return head() + tiles() + graph() + table() + cards_text() + apart() + "</body>\n</html>\n";
+    return head() + tiles() + graph() + table() + cards_text() + apart() +
+           "</main>\n</body>\n</html>\n";
   }
 
  private:
@@ -92,7 +93,8 @@ class Page {
     return fmt::format(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
         "name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{0}</title>\n"
-        "<style>{1}</style>\n</head>\n<body>\n<h1>{0}</h1>\n<p class=\"soft\">What segfuse's "
+        "<style>{1}</style>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n<p class=\"soft\">What "
+        "segfuse's "
         "compiler "
         "makes of this program{2}.</p>\n",
         escape_markup(source_.name()), page_style(), escape_markup(given_sizes()));
@@ -149,8 +151,9 @@ class Page {
         "<h2>Bytes by group</h2>\n<p class=\"key\"><i class=\"needed\"></i>first reads of inputs, "
         "and "
         "outputs: the lower bound<i class=\"between\"></i>values between groups, and inputs read "
-        "again</p>\n<table>\n<tr><th>group</th><th>kind</th><th class=\"n\">operations</th><th "
-        "class=\"n\">read</th><th class=\"n\">written</th><th></th></tr>\n";
+        "again</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Bytes by "
+        "group\">\n<table>\n<tr><th>group</th><th>kind</th><th class=\"n\">operations</th><th "
+        "class=\"n\">read</th><th class=\"n\">written</th><th>share</th></tr>\n";
     for (std::size_t i = 0; i < numbers_.groups.size(); ++i) {
       const SegmentReport::Group& row = numbers_.groups[i];
       text += fmt::format(
@@ -159,7 +162,7 @@ class Page {
           i, compiler::name_of(row.kind), row.exprs, html_bytes(row.read), html_bytes(row.written),
           bar(traffic_[i]));
     }
-    return text + "</table>\n";
+    return text + "</table>\n</div>\n";
   }
 
   std::string values(const std::vector<ir::ValId>& vals) const {
@@ -188,7 +191,8 @@ class Page {
 
   static std::string folded(std::string_view title, std::string_view note, std::string_view text) {
     return fmt::format(
-        "<details><summary>{} <span>{}</span></summary><div><pre>{}</pre></div></details>\n",
+        "<details><summary>{} <span>{}</span></summary><div><pre "
+        "tabindex=\"0\">{}</pre></div></details>\n",
         escape_markup(title), escape_markup(note), escape_markup(text));
   }
 

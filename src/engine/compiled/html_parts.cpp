@@ -62,6 +62,7 @@ td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 .key i{display:inline-block;width:.8rem;height:.8rem;margin:0 .35rem 0 1rem;
 vertical-align:-.05rem}
 .key i:first-child{margin-left:0}
+.scroll{overflow-x:auto}
 .graph{overflow-x:auto;border:1px solid var(--line);border-radius:8px;background:var(--card);
 padding:.5rem}
 svg{display:block;margin:0 auto}
@@ -173,7 +174,7 @@ class Graph {
     const int height = static_cast<int>(layers.size()) * (kNodeHeight + kGapY) + 10;
     for (std::size_t row = 0; row < layers.size(); ++row) arrange(layers[row], row, width);
     std::string text = fmt::format(
-        "<svg width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\" "
+        "<svg width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"group\" "
         "aria-label=\"Groups and "
         "the values between them\">\n",
         width, height);

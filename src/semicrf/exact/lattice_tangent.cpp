@@ -69,7 +69,7 @@ struct TangentPass {
   double dscalar(std::int64_t s, std::int64_t t) const {
     return out.base[at(s)] + out.rest_base[at(t)] - out.log_partition;
   }
-  /// Takes the tangent of the likeliest class off the tangents, to whole units; what it took.
+  /// Takes the tangent of the most probable class off the tangents, to whole units; what it took.
   double rebase(const double* values, std::initializer_list<double*> tangents) const {
     const double* best = std::max_element(values, values + classes);
     if (*best == kNegInf) return 0.0;

@@ -296,7 +296,7 @@ void OnlineDecoder::State::decide(const Junction& until, Segmentations& out) {
   history.forget(decided.t);
 }
 
-/// Decides every boundary that is max_delay old, as the likeliest path has it.
+/// Decides every boundary that is max_delay old, as the most probable path has it.
 void OnlineDecoder::State::decide_what_is_due(Segmentations& out) {
   const std::int64_t due = frames - options.max_delay;
   if (due <= decided.t) return;

@@ -88,6 +88,10 @@ TEST(CompilerPage, IsWholeAndByItself) {
   EXPECT_THAT(page, Not(HasSubstr("<b>busy")));
   EXPECT_THAT(page, Not(HasSubstr("x<i>")));
   EXPECT_THAT(page, HasSubstr("prefers-color-scheme:dark"));
+  EXPECT_THAT(page, HasSubstr("<body>\n<main>"));
+  EXPECT_THAT(page, Not(HasSubstr("role=\"img\"")));  // a picture would hide its links
+  EXPECT_EQ(all_between(page, "<pre", ">").size(),
+            all_between(page, "<pre tabindex=\"0\"", ">").size());
   EXPECT_THAT(page, HasSubstr("T = 100"));
   EXPECT_EQ(page, program.emit("html", {.sizes = {{"T", 100}}}));
 }

@@ -98,6 +98,12 @@ TEST_F(Script, PageDrawsEverySectionAndSurvivesTouching) {
     EXPECT_TRUE(has(page, "<section id=\"" + std::string(id) + "\""));
   }
   EXPECT_TRUE(has(page, "wrong label"));  // the opened table of segments
+  std::size_t boxes = 0;
+  for (std::size_t at = 0; (at = page.find("<div class=\"scroll", at)) != std::string::npos; ++at) {
+    ++boxes;  // keyboards scroll only what takes the focus
+    EXPECT_TRUE(has(page.substr(at, page.find('>', at) - at), "tabindex=\"0\" role=\"group\""));
+  }
+  EXPECT_GE(boxes, 6U);
   const std::string drawn =
       page.substr(page.find("<main"), page.find("</main>") - page.find("<main"));
   for (const char* slip : {"undefined", "NaN", "Infinity", "[object"}) {

@@ -29,7 +29,7 @@ _KEPT_WHOLE = (
     "_scaled_dot_product_flash_attention_for_cpu", "_embedding_bag", "renorm", "_euclidean_dist",
 )  # fmt: skip
 
-# What is no core operation and has no row, but is made of operations that have one.
+# Operations outside the core, without a row, that are made of operations with one.
 _TAKEN_APART = (
     "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
     "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "leaky_relu",
@@ -41,7 +41,7 @@ Watcher = Callable[[str, Divided], None]
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Core ATen's, but for what has a row in the table and what is kept whole."""
+    """Those of core ATen, except for operations with a row in the table or that are kept whole."""
     aten = torch.ops.aten
     found = dict(core_aten_decompositions().items())
     extra = [getattr(aten, name) for name in _TAKEN_APART if hasattr(aten, name)]

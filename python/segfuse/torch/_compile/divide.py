@@ -62,7 +62,7 @@ def divide(module: GraphModule, name: str, how: Mapping[str, Any]) -> Divided:
 
 
 def overwrites(node: Node) -> bool:
-    """AOTAutograd has taken such operations out, but for few that it cannot."""
+    """AOTAutograd has replaced such operations, except for a few."""
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 

@@ -42,27 +42,27 @@ class Left:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `torch.compile(model, backend="segfuse")` makes of a model; `print` shows it."""
+    """How `torch.compile(model, backend="segfuse")` divides a model; `print` shows it."""
 
     parts: tuple[PartReport, ...]
     left: tuple[Left, ...]
     graphs: int
-    """Graphs that PyTorch handed over; more than one forward graph says that it broke the model
-    into pieces (`torch._dynamo.explain` says where)."""
+    """The number of graphs that PyTorch passed to segfuse. If there is more than one forward graph,
+    PyTorch broke the model into pieces (`torch._dynamo.explain` says where)."""
 
     @property
     def operations(self) -> int:
-        """How many operations segfuse runs."""
+        """The number of operations that segfuse runs."""
         return sum(len(part.operations) for part in self.parts)
 
     @property
     def operations_left(self) -> int:
-        """How many operations PyTorch runs."""
+        """The number of operations that PyTorch runs."""
         return sum(left.count for left in self.left)
 
     @property
     def share(self) -> float:
-        """Of all operations, the share that segfuse runs."""
+        """The share of all operations that segfuse runs."""
         total = self.operations + self.operations_left
         return self.operations / total if total else 0.0
 

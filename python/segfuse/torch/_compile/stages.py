@@ -67,14 +67,14 @@ def _is_size(node: Node) -> bool:
 
 
 def _device(node: Node) -> str:
-    """Where the result lies; nothing for what is no tensor."""
+    """The device of the result; empty if it is not a tensor."""
     made = node.meta.get("val")
     made = made[0] if isinstance(made, (list, tuple)) and made else made
     return str(made.device) if isinstance(made, torch.Tensor) else ""
 
 
 def _keeps_its_place(node: Node) -> bool:
-    """Whether the order among such nodes matters: random numbers, and whatever is no function."""
+    """Whether the order among such nodes matters: of random and impure operations."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return not (target is operator.getitem or _is_size(node))

@@ -198,7 +198,7 @@ class Compiled:
         self._recorder.bound(UNBOUNDED)  # a replay writes unseen
 
     def _follow_kernels(self) -> None:
-        """Kernels that are no operations of PyTorch write unseen: nothing is known after them."""
+        """Kernels outside of PyTorch's operations write unseen: nothing is known after them."""
         if "torch._inductor.runtime.triton_heuristics" in sys.modules:  # by torch.compile
             self._recorder.bound(UNBOUNDED)
         jit = sys.modules.get("triton.runtime.jit")

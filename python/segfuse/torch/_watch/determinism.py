@@ -143,7 +143,7 @@ class Determinism(Dispatch):
                 label = f"{name}[{i}]" if isinstance(value, (list, tuple)) else name
                 partly = self._unwritten.is_partly_written(tensor)
                 unwritten = partly or self._unwritten.place_of(tensor) is not None
-                # What is overwritten is no operand, unless the operation adds to it.
+                # A tensor that is overwritten is not an operand, unless the operation adds to it.
                 blank = operation.name in ("copy_", "fill_", "zero_") or operation.random
                 if id(tensor) in overwritten and (blank or is_only_written(operation, name)):
                     continue

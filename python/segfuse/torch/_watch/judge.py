@@ -1,8 +1,8 @@
 """Which operation of a chain made the first number that is not finite.
 
-An operation that makes a NaN or an infinity is a suspect. What its result goes into bears its mark.
-It becomes a finding when the mark reaches what matters: a loss, a parameter, a gradient that an
-optimizer uses, a number that the program reads.
+An operation that makes a NaN or an infinity is a suspect. Its mark passes to all that is computed
+from its result. It becomes a finding when the mark reaches what matters: a loss, a parameter, a
+gradient that an optimizer uses, a number that the program reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs on a stream and is no operation of PyTorch: replays of CUDA graphs, kernels of Triton.
+"""Work on a stream outside of PyTorch's operations: replays of CUDA graphs, kernels of Triton.
 
 A replay counts as one operation that uses all that was used while its graph was captured. Kernels
 of Triton are seen at their launch; which of their tensors they write is in the compiled kernel.

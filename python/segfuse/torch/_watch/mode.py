@@ -1,9 +1,9 @@
 """Looks at the operations by a dispatch mode: on the CPU, and where nothing can be compiled.
 
-Each result is reduced to its largest magnitude, on its device. On the CPU that is looked at at
-once. On a GPU the magnitudes lie in a buffer that is copied to the host now and then, and looked
-at when the copy has arrived; nothing waits before an optimizer's step or the end. Operands are
-kept until then, as far as they fit into a budget.
+Each result is reduced to its largest magnitude, on its device. On the CPU it is examined
+at once. On a GPU the magnitudes are collected in a buffer that is copied to the host now and then,
+and examined when the copy has arrived; nothing waits before an optimizer's step or the end.
+Operands are kept until then, as far as they fit into a budget.
 """
 
 from __future__ import annotations

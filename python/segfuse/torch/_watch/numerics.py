@@ -1,7 +1,7 @@
 """The first operation of a PyTorch program whose result is not finite while its operands are.
 
-What looks at the operations is `mode.py`, or `compiled.py` on a GPU where it can be compiled; what
-follows from what they see is in `judge.py`. Here is when that is asked for: nothing waits before
+`mode.py` examines the operations, or `compiled.py` on a GPU if it can be compiled; `judge.py`
+judges what they found. This file decides when that happens: nothing waits before
 an optimizer's step, the end, or the outermost module's result in a program without backward.
 """
 
@@ -173,7 +173,7 @@ def _names(optimizer: Any) -> list[str]:
 def _text(
     optimizer: Any, text: str, which: Sequence[int], states: list[Any] | None = None
 ) -> Callable[[int], str]:
-    """What a tensor is, made where it is asked for; with states, by their keys."""
+    """Describes a tensor when the text is needed; states by their keys."""
 
     def of(i: int) -> str:
         names = _names(optimizer)

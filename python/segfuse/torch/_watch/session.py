@@ -15,18 +15,18 @@ from .streams import Cuda, Recorder
 
 
 class check_numerics:  # noqa: N801
-    """Finds the first operation whose result is not finite while its operands are.
+    """Finds the first operation with a result that is not finite and operands that are.
 
-    Watches all operations of PyTorch in this thread, and those of backward passes that it starts:
+    It observes all operations of PyTorch in this thread and in backward passes that it starts:
 
         with segfuse.torch.check_numerics():
             train()
 
-    On a GPU results are looked at later: nothing waits before an optimizer's step or the end.
+    On a GPU, results are examined later: nothing waits before an optimizer's step or the end.
 
     Args:
         raises: whether a finding raises `segfuse.DataError`, at the end of the optimizer's step in
-            which it was made or at the end of the block. Else look at `findings`.
+            which it was made or at the end of the block. Otherwise `findings` has the findings.
         statistics: whether `report()` has the largest magnitudes of each step.
     """
 
@@ -56,11 +56,11 @@ class check_numerics:  # noqa: N801
 
     @property
     def findings(self) -> list[Finding]:
-        """In the order of the operations: the first is what to look at."""
+        """The findings in the order of the operations; examine the first one first."""
         return self._watch.findings
 
     def report(self) -> str:
-        """What `segfuse doctor numerics` prints."""
+        """The text that `segfuse doctor numerics` prints."""
         return numerics_text(self._watch)
 
     def as_json(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class check_numerics:  # noqa: N801
 class watch:  # noqa: N801
     """Finds races between streams and memory that is freed while in use, on CUDA devices.
 
-    Watches all operations of PyTorch in this thread, and those of backward passes that it starts:
+    It observes all operations of PyTorch in this thread and in backward passes that it starts:
 
         with segfuse.torch.watch() as seen:
             step()
@@ -91,9 +91,9 @@ class watch:  # noqa: N801
 
     @property
     def races(self) -> list[dict[str, Any]]:
-        """Each with kind, sentence, places, remedy and picture."""
+        """The races, each with its kind, sentence, places, remedy and picture."""
         return self._recorder.races()
 
     def report(self) -> str:
-        """What `segfuse doctor streams` prints."""
+        """The text that `segfuse doctor streams` prints."""
         return self._recorder.trace.text()

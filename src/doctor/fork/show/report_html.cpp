@@ -149,16 +149,13 @@ std::string pairs_html(const std::vector<std::pair<std::string, std::string>>& p
 std::string fork_report_html(const ForkReport& report) {
   constexpr std::size_t kMaxFindings = 500;
   std::string html = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-      "<title>Fork of process {0}</title>\n<style>{1}td.words{{text-align:left}}</style></head>"
-      "<body>\n<h1>What a fork of process {0} ({2}) would do</h1>\n<p><b>{3}</b></p>\n",
-      report.pid, doctor::html_style(), escape_markup(report.command),
-      escape_markup(report.forecast.sentence));
+      "<h1>What a fork of process {} ({}) would do</h1>\n<p><b>{}</b></p>\n", report.pid,
+      escape_markup(report.command), escape_markup(report.forecast.sentence));
   for (const std::string& warning : report.warnings)
     html += fmt::format("<p>Risk: {}</p>\n", escape_markup(warning));
   html +=
       "<h2>Address space</h2>\n<p>By address from low to high, each mapping as wide as the "
-      "logarithm of its size; what lies between is left out.</p>\n" +
+      "logarithm of its size; gaps between mappings are left out.</p>\n" +
       key() + map_svg(report) + "<h2>Findings</h2>\n";
   if (report.regions.empty())
     html += "<p>No memory is kept from children, wiped in them, or known to be pinned.</p>\n";
@@ -171,7 +168,7 @@ std::string fork_report_html(const ForkReport& report) {
           pairs_html(report.environment) + "</table>\n";
   for (const std::string& note : report.notes)
     html += fmt::format("<p>{}</p>\n", escape_markup(note));
-  return html + "</body></html>\n";
+  return doctor::html_page(fmt::format("Fork of process {}", report.pid), html);
 }
 
 }  // namespace segfuse

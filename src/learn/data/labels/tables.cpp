@@ -217,7 +217,7 @@ class RavenReader {
   std::vector<TableRow> rows_;
   std::size_t begin_ = 0, end_ = 0;
   std::optional<std::size_t> selection_, view_, recording_, offset_;
-  std::vector<std::size_t> texts_;  // what may be labels, the likeliest first
+  std::vector<std::size_t> texts_;  // candidates for labels, the most probable first
 };
 
 }  // namespace

@@ -48,7 +48,7 @@ function comparisonSection() {
                          el('span', {class: 'hint'}, m.difference[i]) :
                          null))));
   const table =
-      el('div', {class: 'scroll'},
+      el('div', scrolling('Table of measures'),
          el('table', {},
             el('thead', {},
                el('tr', {}, el('th', {class: 'text', scope: 'col'}, 'Measure'),
@@ -75,7 +75,7 @@ function plainTable(caption, head, rows) {
   return el(
       'div', {}, el('h3', {}, caption),
       rows.length ?
-          el('div', {class: 'scroll'},
+          el('div', scrolling(caption),
              el('table', {},
                 el('thead', {},
                    el('tr', {},
@@ -100,7 +100,7 @@ function tablesSection(list) {
 function heatMap(c) {
   const n = c.order.length;
   const place = new Map(c.order.map((l, i) => [l, i]));
-  const box = el('div', {class: 'scroll'});
+  const box = el('div', scrolling('Confusion matrix'));
   const longest = Math.min(10, Math.max(...c.order.map((l) => Array.from(label(l)).length), 3));
   follow(box, (w) => {
     const left = Math.max(62, 24 + longest * 7),
@@ -299,7 +299,7 @@ function labelsSection(rows) {
       'labels', 'Labels',
       'One row a label; press a heading to sort. Duration error is the mean absolute difference ' +
           'of matched segments, bias is decoded minus gold.',
-      el('div', {class: 'scroll tall', tabindex: 0, role: 'group', 'aria-label': 'Table of labels'},
+      el('div', scrolling('Table of labels', 'tall'),
          el('table', {class: 'sortable'}, el('thead', {}, el('tr', {}, keep(heads))), body)));
 }
 
@@ -328,7 +328,7 @@ function environmentSection() {
   const rows = DATA.environment || [];
   return section(
       'environment', 'Environment and configuration', null,
-      rows.length ? el('div', {class: 'scroll'},
+      rows.length ? el('div', scrolling('Environment'),
                        el('table', {},
                           el('tbody', {},
                              rows.map(

@@ -22,6 +22,11 @@ function el(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
+// Attributes of a box that scrolls. A keyboard can scroll it only if it takes the focus.
+function scrolling(name, height = '') {
+  return {class: `scroll ${height}`, tabindex: 0, role: 'group', 'aria-label': name};
+}
+
 function svg(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG_NS, tag), attributes, children);
 }

@@ -83,7 +83,7 @@ class Viewer {
         el('details', {ontoggle: () => this.fillTable()},
            el('summary', {}, 'These segments as a table'));
     this.details.append(
-        el('div', {class: 'scroll tall', tabindex: 0},
+        el('div', scrolling('Table of segments', 'tall'),
            el('table', {},
               el('thead', {},
                  el('tr', {},

@@ -46,7 +46,7 @@ struct Alternative {
 
 struct Decoded {
   std::vector<DecodedSegment> segments;
-  std::vector<Alternative> best;     ///< the likeliest, best first, where they were requested
+  std::vector<Alternative> best;     ///< the most probable, best first, where they were requested
   std::vector<Alternative> samples;  ///< drawn, where they were requested
   /// For each of the sequence's gold segments the mean over its frames of P(frame has its label);
   /// NaN where the model lacks that. With posteriors.
@@ -97,10 +97,11 @@ class Decoder {
     bool posteriors = true;         ///< without: labels and boundaries only
     bool frame_posteriors = false;  ///< fills Decoded::label and boundary, or frames
     bool durations = false;         ///< fills Decoded::duration; semi-Markov, of what is held
-    bool minimum_risk = false;  ///< the best expected boundary F1, not the likeliest; semi-Markov
-    std::int64_t k_best = 0;    ///< fills Decoded::best; the CRF heads
-    std::int64_t samples = 0;   ///< fills Decoded::samples; the CRF heads
-    std::uint64_t seed = 0;     ///< of the samples
+    bool minimum_risk =
+        false;                ///< the best expected boundary F1, not the most probable; semi-Markov
+    std::int64_t k_best = 0;  ///< fills Decoded::best; the CRF heads
+    std::int64_t samples = 0;  ///< fills Decoded::samples; the CRF heads
+    std::uint64_t seed = 0;    ///< of the samples
     std::int64_t tolerance_frames = 2;
     std::int64_t batch_frames = kBatchFrames;
     std::int64_t piece_frames = 4096;  ///< of a long recording that the network takes at a time
@@ -128,8 +129,8 @@ class Decoder {
   std::vector<std::pair<std::int64_t, Decoded>> decode_share(const std::vector<Sequence>& sequences,
                                                              const Options& options,
                                                              BatchShare share);
-  /// The likeliest segmentation of each sequence with labels in its order. All probabilities are
-  /// those given the order; start confidences are NaN, and there are no posteriors by frame.
+  /// The most probable segmentation of each sequence with labels in its order. All probabilities
+  /// are those given the order; start confidences are NaN, and there are no posteriors by frame.
   /// DataError where a sequence has no segmentation.
   std::vector<Decoded> align(const std::vector<Sequence>& sequences,
                              const std::vector<semicrf::LabelOrders>& orders,

@@ -60,7 +60,7 @@ const Facts& ask_facts(State& s, const c10::OperatorHandle& op) {
 
 // What a thread keeps for its next call.
 struct Mine {
-  ska::flat_hash_map<const void*, const Facts*> facts;  // what it has asked for since the start
+  ska::flat_hash_map<const void*, const Facts*> facts;  // looked up since the start
   uint64_t start = 0;
   Lists lists;  // with room
   const std::type_info* node = nullptr;

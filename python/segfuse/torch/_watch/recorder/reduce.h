@@ -50,7 +50,7 @@ inline bool is_there(const Pending& pending) {
   return size_t(last + 1) * tensor.element_size() <= tensor.storage().nbytes();
 }
 
-// Room for so many magnitudes, of 0, on the stream of what is pending.
+// Room for `count` magnitudes, of 0, on the stream of the pending ones.
 inline Reduced& room_for(State& s, const at::Device& device, size_t count) {
   constexpr size_t ROOM = 2048;
   const std::pair<int, int64_t> key(device.index(), s.stream->id());

@@ -6,7 +6,7 @@
 
 namespace recorder {
 
-// What a rule sees: a call, and which of its results is asked for.
+// The input of a rule: a call, and the result in question.
 struct Seen {
   const Bounds& bounds;
   const std::vector<IValue>& arguments;

@@ -214,7 +214,7 @@ struct ModuleKey {
   auto operator<=>(const ModuleKey&) const = default;
 };
 
-// All that is guarded by `mutex`; the GIL is never asked for while it is held.
+// All that is guarded by `mutex`; the GIL is never acquired while it is held.
 struct State {
   std::mutex mutex;
   Garbage garbage, spare;

@@ -58,7 +58,7 @@ class KnownStarts {
   std::vector<std::int8_t> boundary_;
 };
 
-/// The likeliest segmentation of each row and its score; rows that have none are empty.
+/// The most probable segmentation of each row and its score; rows that have none are empty.
 void best_paths(semicrf::Inference& inference, const semicrf::Potentials<float>& p,
                 const semicrf::Scope& scope, semicrf::Segmentations& best,
                 std::vector<double>& score) {

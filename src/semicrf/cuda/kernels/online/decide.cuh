@@ -131,7 +131,7 @@ DEVICE void drop_others(const OnlineRow& r, int due) {
   __syncthreads();
 }
 
-/// Decides every boundary that is max_delay old, as the likeliest path has it.
+/// Decides every boundary that is max_delay old, as the most probable path has it.
 DEVICE void decide_what_is_due(const OnlineRow& r) {
   const int due = r.state.frames - r.call.max_delay;
   if (due <= r.state.decided.t) return;

@@ -1,6 +1,6 @@
 #pragma once
 // What is read off a row's expected counts: entropy and divergences, boundaries within a tolerance,
-// likeliest labels.
+// most probable labels.
 
 #include "semicrf/cuda/kernels/common/common.cuh"
 #include "semicrf/cuda/kernels/scope/arguments.h"
