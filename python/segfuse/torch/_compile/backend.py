@@ -19,7 +19,8 @@ from .table import TABLE
 
 _OPTIONS = {"threads": 0, "excess_precision": False}
 
-# What PyTorch does in one operation that segfuse would do in many, or with other random numbers.
+# What PyTorch does in one operation that segfuse would do in many, or with other random numbers;
+# index_add, because its decomposition counts an index below 0 from the end.
 _KEPT_WHOLE = (
     "bernoulli.p", "bernoulli.default", "rrelu_with_noise", "rrelu_with_noise_functional",
     "native_dropout", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
@@ -27,6 +28,7 @@ _KEPT_WHOLE = (
     "upsample_nearest2d_backward", "grid_sampler_2d", "im2col", "col2im", "max_unpool2d",
     "max_unpool3d", "avg_pool2d_backward", "adaptive_max_pool2d",
     "_scaled_dot_product_flash_attention_for_cpu", "_embedding_bag", "renorm", "_euclidean_dist",
+    "index_add",
 )  # fmt: skip
 
 # What is no core operation and has no row, but is made of operations that have one.
