@@ -534,6 +534,7 @@ def test_products_are_tf32_where_pytorch_allows_it(tf32_as_before):
         lambda w, i: F.cross_entropy(w[:2], i, label_smoothing=0.1) * 2 + 1,
         lambda w, i: w[i - 4 * (i < 0)] * 2 + 1,
         lambda w, i: w.index_add(0, i, w[:2]) * 2 + 1,
+        lambda w, i: w.index_copy(0, i, w[:2]) * 2 + 1,
     ],
 )
 def test_an_index_out_of_range_is_an_error(function, at):
@@ -609,6 +610,10 @@ def test_what_a_decomposition_refuses_runs_in_pytorch():
         return torch.addcmul(x + 1, x, x, value=0.5) * 2
 
     close(compiled(f)(x), f(x))
+
+
+def test_what_a_decomposition_does_wrong_runs_in_pytorch():
+    check(lambda x: torch.linspace(-7, 5, 51, dtype=torch.int64) * x + 1, torch.randn(51))
 
 
 def test_explain():

@@ -128,8 +128,8 @@ class Part:
             examples.append(_example([hint(like.shape[i]) for i in order], like.dtype))
         for size in self.carried.values():
             known = hint(size)
-            shape = [None] if known is None else carried_shape(known, may_be_negative(size))
-            examples.append(_example(shape, torch.float32))
+            shape = () if known is None else carried_shape(known, may_be_negative(size))
+            examples.append(None if known is None else _example(shape, torch.float32))
         if any(x is None for x in examples):
             return
         self.compiled.fusion(*examples)
