@@ -19,9 +19,9 @@ from .table import TABLE
 
 _OPTIONS = {"threads": 0, "excess_precision": False}
 
-# What PyTorch does in one operation that segfuse would do in many, or with other random numbers, and
-# what its decompositions do wrong: those of index_add and index_copy count an index below 0 from the
-# end, and that of linspace rounds other integers.
+# What PyTorch does in one operation that segfuse would do in many, or with other random numbers;
+# and what its decompositions do in another way: those of index_add and index_copy count an index
+# below 0 from the end, and that of linspace rounds other integers.
 _KEPT_WHOLE = (
     "bernoulli.p", "bernoulli.default", "rrelu_with_noise", "rrelu_with_noise_functional",
     "native_dropout", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
