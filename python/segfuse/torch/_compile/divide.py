@@ -259,11 +259,11 @@ class _Writer:
     def _call(self, part: Part, carriers: Sequence[_Carrier]) -> None:
         inputs = [self._new(place.node) for place in part.inputs]
         device = part.outputs[0].node.meta["val"].device
-        for carrier, made in zip(carriers, part.carried.values(), strict=True):
+        for carrier, number in zip(carriers, part.carried.values(), strict=True):
             size = self._new(carrier.node)
             if carrier.axis is not None:
                 size = self.graph.call_function(torch.ops.aten.sym_size.int, (size, carrier.axis))
-            inputs.append(self.graph.call_function(carry, (size, may_be_negative(made), device)))
+            inputs.append(self.graph.call_function(carry, (size, may_be_negative(number), device)))
         made = self.graph.call_function(part, tuple(inputs))
         for i, place in enumerate(part.outputs):
             self._made[place.node] = self.graph.call_function(operator.getitem, (made, i))
