@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -138,7 +139,7 @@ def test_operands_beyond_the_budget_are_let_go(looks):
     first = watch.findings[0]
     assert (first.operation, first.place.line.function) == ("log", "forward")
     if looks:
-        assert first.readings[0].text == "overwritten or let go before they were read"
+        assert first.readings[0].text == "overwritten or let go before being read"
 
 
 def test_results_in_lists_are_let_go_of_with_their_lists(looks):
@@ -153,7 +154,7 @@ def test_results_in_lists_are_let_go_of_with_their_lists(looks):
     assert first.operation == "_foreach_log_"
     assert first.statement.endswith("-> float32[3]")
     if looks:
-        assert first.readings[0].text == "overwritten or let go before they were read"
+        assert first.readings[0].text == "overwritten or let go before being read"
 
 
 def test_results_in_place_are_read_where_they_are(looks):
@@ -182,7 +183,37 @@ def test_a_list_whose_memory_was_exchanged_is_not_read(looks):
     assert first.operation == "_foreach_log_"
     if looks:
         assert first.statement.endswith("-> float32")
-        assert first.readings[0].text == "overwritten or let go before they were read"
+        assert first.readings[0].text == "-1"  # what it was before
+
+
+def test_an_operand_that_is_overwritten_in_place(looks):
+    """On the CPU it is copied before, unless it is huge or one of several."""
+    watch = numerics.Numerics()
+    watch.start()
+    large, numbers = torch.full((300, 300), -1.0), [torch.ones(2), torch.full((3,), -1.0)]
+    large.sqrt_()
+    torch._foreach_log_(numbers)
+    float(large.sum()) + float(numbers[1].sum())
+    watch.stop()
+    first, second = watch.findings
+    text = "overwritten or let go before being read"
+    if looks:
+        assert first.statement == "sqrt_(self) -> float32[300, 300]"
+        assert (first.readings[0].name, first.readings[0].text) == ("self", text)
+    else:
+        assert first.statement == "sqrt_(self float32[300, 300]) -> float32[300, 300]"
+        assert first.readings[0].text == "-1"
+    assert (second.readings[0].name, second.readings[0].text) == ("self[0], self[1]", text)
+
+
+def test_a_nan_that_a_large_operand_held_is_not_blamed_on_an_operation_in_place():
+    data = np.ones((300, 300), np.float32)
+    data[7, 9] = np.nan
+    with segfuse.torch.check_numerics(raises=False) as watch:
+        x = torch.from_numpy(data)
+        x.mul_(2)
+        float(x.sum())
+    assert (watch.findings[0].operation, watch.findings[0].element) == ("input", "[7, 9]")
 
 
 def test_lines_are_read_without_the_interpreters_lock(looks):

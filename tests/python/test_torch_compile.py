@@ -522,10 +522,82 @@ def test_products_are_tf32_where_pytorch_allows_it(tf32_as_before):
         compiled(model, mode="max-autotune")(*args)
 
 
-def test_an_index_out_of_range_is_an_error():
-    step = compiled(lambda w, i: F.embedding(i, w) * 2 + 1)
-    with pytest.raises(segfuse.Error, match="range"):
-        step(torch.randn(4, 3), torch.tensor([1, 4]))
+@pytest.mark.parametrize("at", [-1, 4])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda w, i: F.embedding(i, w) * 2 + 1,
+        lambda w, i: w.index_select(0, i) * 2 + 1,
+        lambda w, i: w.gather(0, i[:, None].expand(-1, 4)) * 2 + 1,
+        lambda w, i: F.cross_entropy(w[:2], i) * 2 + 1,
+        lambda w, i: F.cross_entropy(w[:2], i, weight=w[3]) * 2 + 1,
+        lambda w, i: F.cross_entropy(w[:2], i, label_smoothing=0.1) * 2 + 1,
+        lambda w, i: w[i - 4 * (i < 0)] * 2 + 1,
+        lambda w, i: w.index_add(0, i, w[:2]) * 2 + 1,
+        lambda w, i: w.index_copy(0, i, w[:2]) * 2 + 1,
+    ],
+)
+def test_an_index_out_of_range_is_an_error(function, at):
+    """Also one that another library would count from the end."""
+    w, i = torch.randn(4, 4), torch.tensor([1, at])
+    with torch.no_grad():
+        with pytest.raises((IndexError, RuntimeError), match="out of (range|bounds)"):
+            function(w, i)
+        with pytest.raises(
+            (segfuse.Error, IndexError, RuntimeError), match="out of (range|bounds)"
+        ):
+            compiled(function)(w, i)
+
+
+def test_indices_from_the_end():
+    w, i = torch.randn(4, 3), torch.tensor([0, -1, 3, -4])
+    check(lambda w, i: w[i] * 2 + 1, w, i)
+    check(lambda w, i: F.cross_entropy(w, i.abs() - 1, ignore_index=-1) * 2, w, torch.arange(4) % 3)
+
+
+def test_class_weights_are_not_rounded():
+    w = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
+    scores, targets = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, 0, 1, 2, 2])
+    check(lambda x, w, t: F.cross_entropy(x, t, weight=w.detach()) * 2, scores, w, targets)
+
+
+# --- arguments that are numbers ---
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: (x * n).sin(),
+        lambda x, n: (x * (n // 3) + n % 3).sin(),
+        lambda x, n: (x[n:] + n * n).sin(),
+        lambda x, n: x.roll(n, 0).clamp(max=n) * 2,
+        lambda x, n: (x.to(torch.int64) * n + n) * 2,
+    ],
+)
+def test_a_whole_number_that_changes_may_be_below_zero(function):
+    watched = Watched()
+    step = torch.compile(function, backend=watched)
+    x = torch.randn(8, 3, dtype=torch.float64) * 4
+    for n in (4, 5, -2, -3, 7, -1, 0, 1, 2):
+        close(step(x, n), function(x, n))
+    assert len(watched.graphs) <= 5
+
+
+def test_a_whole_number_of_an_item_may_be_below_zero():
+    def function(x, i):
+        return (x * i.item()).sin() * 2
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        step = compiled(function, fullgraph=True)
+        for n in (3, -3, 0, 1, -1):
+            close(step(torch.ones(4), torch.tensor(n)), function(torch.ones(4), torch.tensor(n)))
+
+
+def test_a_whole_number_that_no_double_holds_is_an_error():
+    step = compiled(lambda x, n: (x * n + 1) * 2, dynamic=True)
+    assert step(torch.arange(4), 2**52).tolist() == [2 + 2**53 * i for i in range(4)]
+    with pytest.raises(segfuse.Error, match=r"found the number -9007199254740993, expected one"):
+        step(torch.arange(4), -(2**53) - 1)
 
 
 # --- what explain says ---
@@ -538,6 +610,10 @@ def test_what_a_decomposition_refuses_runs_in_pytorch():
         return torch.addcmul(x + 1, x, x, value=0.5) * 2
 
     close(compiled(f)(x), f(x))
+
+
+def test_what_a_decomposition_does_wrong_runs_in_pytorch():
+    check(lambda x: torch.linspace(-7, 5, 51, dtype=torch.int64) * x + 1, torch.randn(51))
 
 
 def test_explain():

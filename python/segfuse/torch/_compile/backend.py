@@ -19,7 +19,9 @@ from .table import TABLE
 
 _OPTIONS = {"threads": 0, "excess_precision": False}
 
-# What PyTorch does in one operation that segfuse would do in many, or with other random numbers.
+# What PyTorch does in one operation that segfuse would do in many, or with other random numbers;
+# and what its decompositions do in another way: those of index_add and index_copy count an index
+# below 0 from the end, and that of linspace rounds other integers.
 _KEPT_WHOLE = (
     "bernoulli.p", "bernoulli.default", "rrelu_with_noise", "rrelu_with_noise_functional",
     "native_dropout", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
@@ -27,6 +29,7 @@ _KEPT_WHOLE = (
     "upsample_nearest2d_backward", "grid_sampler_2d", "im2col", "col2im", "max_unpool2d",
     "max_unpool3d", "avg_pool2d_backward", "adaptive_max_pool2d",
     "_scaled_dot_product_flash_attention_for_cpu", "_embedding_bag", "renorm", "_euclidean_dist",
+    "index_add", "index_copy", "linspace",
 )  # fmt: skip
 
 # Operations outside the core, without a row, that are made of operations with one.

@@ -11,10 +11,11 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..._errors import UsageError
-from .part import Part, Place
-from .sizes import expression, memory_order, plain_symbols, symbols
+from .part import Part, Place, carried_shape
+from .sizes import expression, may_be_negative, memory_order, plain_symbols, symbols
 from .stages import GroupKey, Stages, find_stages
 from .step import counts
+from .table import LARGEST
 
 _REINTERPRET = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
 """(tensor, size, stride, elements behind its first): another tensor over its memory."""
@@ -182,9 +183,14 @@ def _sizes(graph: Graph) -> dict[Any, _Carrier]:
     return found
 
 
-def carry(size: int, device: torch.device) -> torch.Tensor:
-    """A tensor without elements that brings a size into a program."""
-    return torch.empty((size, 0), device=device)
+def carry(number: int, signed: bool, device: torch.device) -> torch.Tensor:
+    """A tensor without elements that brings a size, or another number, into a program."""
+    if abs(number) > LARGEST:
+        raise UsageError(
+            f"an argument of the compiled model: found the number {number}, expected one within "
+            "2**53; pass it as a tensor"
+        )
+    return torch.empty(carried_shape(number, signed), device=device)
 
 
 class _Writer:
@@ -253,11 +259,11 @@ class _Writer:
     def _call(self, part: Part, carriers: Sequence[_Carrier]) -> None:
         inputs = [self._new(place.node) for place in part.inputs]
         device = part.outputs[0].node.meta["val"].device
-        for carrier in carriers:
+        for carrier, number in zip(carriers, part.carried.values(), strict=True):
             size = self._new(carrier.node)
             if carrier.axis is not None:
                 size = self.graph.call_function(torch.ops.aten.sym_size.int, (size, carrier.axis))
-            inputs.append(self.graph.call_function(carry, (size, device)))
+            inputs.append(self.graph.call_function(carry, (size, may_be_negative(number), device)))
         made = self.graph.call_function(part, tuple(inputs))
         for i, place in enumerate(part.outputs):
             self._made[place.node] = self.graph.call_function(operator.getitem, (made, i))

@@ -201,7 +201,7 @@ def _slice_scatter(
     return sf.concatenate([part(self, axis, 0, first), cast(src, result.dtype), rest], axis)
 
 
-# --- by index ---
+# --- by index: below 0 an index counts from the end in `index` alone ---
 
 
 def _refuses_indices(arguments: Arguments) -> str | None:
@@ -216,12 +216,12 @@ def _refuses_indices(arguments: Arguments) -> str | None:
 @rows("index_select", refuses=_refuses_indices)
 def _index_select(result: Result, self: Value, dim: int, index: Value) -> Value:
     index = _shaped(index, (1,)) if index.ndim == 0 else index
-    return sf.take(self, index, dim % self.ndim)
+    return make("take", [self, index], dim % self.ndim)
 
 
 @rows("embedding", refuses=_refuses_indices)
 def _embedding(result: Result, weight: Value, indices: Value, **_: Any) -> Value:
-    return sf.take(weight, indices, 0)
+    return make("take", [weight, indices], 0)
 
 
 def _refuses_scaling(arguments: Arguments) -> str | None:
@@ -251,7 +251,7 @@ def _gather(result: Result, self: Value, dim: int, index: Value, sparse_grad: bo
     for other in range(self.ndim):
         if other != axis and self.shape[other] is not index.shape[other]:
             self = part(self, other, 0, index.shape[other])
-    return sf.take_along_axis(self, index, axis)
+    return make("gather", [self, index], axis)
 
 
 def _refuses_index(arguments: Arguments) -> str | None:
@@ -264,7 +264,7 @@ def _refuses_index(arguments: Arguments) -> str | None:
 @rows("index.Tensor", refuses=_refuses_index)
 def _index(result: Result, self: Value, indices: Sequence[Value | None]) -> Value:
     axis, index = next((i, x) for i, x in enumerate(indices) if x is not None)
-    return sf.take(self, sf.where(index < 0, index + self.shape[axis], index), axis)
+    return sf.take(self, index, axis)
 
 
 # --- new values ---

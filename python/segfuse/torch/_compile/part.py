@@ -18,7 +18,7 @@ from ..._program.lift import same_size
 from ..._program.value import Value
 from ...ops import transpose
 from . import alive
-from .sizes import expression, hint, plain_symbols, size_of
+from .sizes import expression, hint, may_be_negative, plain_symbols, size_of
 from .step import Step
 
 
@@ -37,8 +37,8 @@ class Place:
 
 
 class Part:
-    """Takes the tensors of `inputs`, then one tensor of shape (size, 0) for each symbol in
-    `carried`; gives those of `outputs`."""
+    """Takes the tensors of `inputs`, then one of a `carried_shape` for each symbol in `carried`;
+    gives those of `outputs`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Part:
         fusion = given[0]._fusion
         tensors = given[: len(self.inputs)]
         rest = given[len(self.inputs) :]
-        known = {symbol: x.shape[0] for symbol, x in zip(self.carried, rest, strict=True)}
+        known = {symbol: _number(x) for symbol, x in zip(self.carried, rest, strict=True)}
         values: dict[Node, Any] = {}
         for place, x in zip(self.inputs, tensors, strict=True):
             values[place.node] = x if place.order is None else transpose(x, place.back())
@@ -126,7 +126,10 @@ class Part:
             like = place.node.meta["val"]
             order = range(like.ndim) if place.order is None else place.order
             examples.append(_example([hint(like.shape[i]) for i in order], like.dtype))
-        examples += [_example([hint(size), 0], torch.float32) for size in self.carried.values()]
+        for size in self.carried.values():
+            known = hint(size)
+            shape = () if known is None else carried_shape(known, may_be_negative(size))
+            examples.append(None if known is None else _example(shape, torch.float32))
         if any(x is None for x in examples):
             return
         self.compiled.fusion(*examples)
@@ -138,6 +141,19 @@ class Part:
     def _compile_ahead(self, device: int, examples: list[Tensor]) -> None:
         with suppress(Exception):  # the call meets it again
             self.compiled.compile_ahead(device, *examples)
+
+
+def carried_shape(number: int, signed: bool) -> tuple[int, ...]:
+    """The shape that brings a number into a program, of a tensor without elements. A number that
+    may be below 0 is the difference of two sizes; none of them is 1, which has a trace of its own.
+    """
+    return (max(number, 0) + 2, max(-number, 0) + 2, 0) if signed else (number, 0)
+
+
+def _number(carrier: Value) -> Any:
+    """The number that the shape of a carrier stands for."""
+    first, *more = carrier.shape[:-1]
+    return first - more[0] if more else first
 
 
 def _example(sizes: Sequence[int | None], dtype: torch.dtype) -> Tensor | None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ... import ops as sf
+from ..._program.lift import make
 from ..._program.value import Value
 from .table import Arguments, Result, cast, needs_floats, rows
 
@@ -63,11 +64,12 @@ def _chosen(self: Value, target: Value, weight: Value | None, ignore: int) -> An
     axis = 1 if self.ndim > 1 else 0
     counts = target != ignore
     index = sf.where(counts, target, 0)
+    dtype = "float64" if self.dtype == "float64" else "float32"
     if weight is None:
-        weights = cast(counts, "float32")
+        weights = cast(counts, dtype)
     else:
-        weights = sf.where(counts, cast(sf.take(weight, index, 0), "float32"), 0.0)
-    return axis, counts, index, cast(weights, "float64" if self.dtype == "float64" else "float32")
+        weights = sf.where(counts, cast(make("take", [weight, index], 0), dtype), 0.0)
+    return axis, counts, index, weights
 
 
 @rows("nll_loss_forward nll_loss2d_forward", refuses=_refuses_targets)
@@ -76,7 +78,7 @@ def _nll_loss(
     ignore_index: int,
 ) -> tuple[Value, Value]:  # fmt: skip
     axis, counts, index, weights = _chosen(self, target, weight, ignore_index)
-    picked = sf.squeeze(sf.take_along_axis(self, sf.expand_dims(index, axis), axis), axis)
+    picked = sf.squeeze(make("gather", [self, sf.expand_dims(index, axis)], axis), axis)
     losses = sf.where(counts, -(cast(picked, weights.dtype) * weights), 0.0)
     if reduction == _NONE:
         return losses, sf.full((), 0, weights.dtype, like=self)

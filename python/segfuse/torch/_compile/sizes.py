@@ -73,6 +73,11 @@ def hint(size: Any) -> int | None:
     return size.node.hint if size.node.has_hint() else None
 
 
+def may_be_negative(size: Any) -> bool:
+    """Whether it may be below 0, as an argument of the model may that is a number."""
+    return not statically_known_true(size >= 0)
+
+
 def _dense(sizes: list[Any], strides: list[Any], order: list[int]) -> bool:
     """Whether the axes in that order lie in memory without gaps."""
     known: Callable[[Any], bool] = statically_known_true

@@ -54,7 +54,8 @@ class Result:
     shape: tuple[Any, ...]
 
 
-_LARGEST = 2**53  # constants of programs are doubles
+LARGEST = 2**53
+"""Constants of programs are doubles."""
 
 TABLE: dict[Any, Row] = {}
 """By overload, as `torch.ops.aten.add.Tensor`."""
@@ -122,6 +123,6 @@ def name_of(dtype: torch.dtype) -> str:
 def exact_numbers(arguments: Arguments) -> str | None:
     """Constants have to be doubles."""
     for x in arguments.values():
-        if isinstance(x, int) and abs(x) > _LARGEST:
+        if isinstance(x, int) and abs(x) > LARGEST:
             return f"the number {x} does not fit a double"
     return None

@@ -172,23 +172,24 @@ class Judge:
         self, record: Record, tensor, result: Result, nan: bool, element, operands
     ) -> Finding:
         fault = NAN if nan else INFINITY
-        statement = f"{record.operation.name}({', '.join(_spell(record, operands))}) -> "
+        unread = _unread(record)
+        spelled = ", ".join([*unread, *_spell(record, operands)])
+        statement = f"{record.operation.name}({spelled}) -> "
         finding = Finding(
             fault, record.operation.name, statement + _shape(result), record.number, record.step,
             record.phase, record.place, record.module, record.node, record.origin,
             found="nan" if nan else "inf",
         )  # fmt: skip
-        numbers: list[float] = []
-        if tensor is None:
-            finding.readings = [Reading("operands", "overwritten or let go before they were read")]
-        else:
-            if element is not None:
-                finding.element = str(element) if element else ""
-                value = tensor[tuple(element)].item()
-                finding.found = "nan" if nan else str(value)
-            finding.readings, numbers = read_operands(
-                record.operation, operands, element, tensor.shape
-            )
+        if tensor is not None and element is not None:
+            finding.element = str(element) if element else ""
+            value = tensor[tuple(element)].item()
+            finding.found = "nan" if nan else str(value)
+        shape = None if tensor is None else tensor.shape
+        finding.readings, numbers = read_operands(record.operation, operands, element, shape)
+        if unread:
+            text = "overwritten or let go before being read"
+            finding.readings.append(Reading(", ".join(unread), text))
+            numbers = []
         if record.unwritten is not None:
             finding.fault = UNWRITTEN
             finding.readings.append(Reading("memory", f"allocated at {record.unwritten}"))
@@ -277,6 +278,12 @@ def version_of(tensor: Tensor) -> int:
 def _shape(result: Result) -> str:
     shape = "" if result.shape is None else str(list(result.shape))
     return f"{str(result.dtype).removeprefix('torch.')}{shape}"
+
+
+def _unread(record: Record) -> list[str]:
+    """Names of the operands whose content is not known any more."""
+    names = [name for name, _ in record.keys]
+    return names if len(names) <= 3 else [f"{len(names)} operands"]
 
 
 def _spell(record: Record, operands: list[tuple[str, Any]]) -> list[str]:

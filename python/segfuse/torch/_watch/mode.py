@@ -40,7 +40,8 @@ from .operation import (
 from .place import Modules, Nodes, Place, here
 from .unwritten import Unwritten
 
-_SMALL = 1 << 16
+_SMALL = 1 << 22
+"""Elements that a copy before an operation may have."""
 
 
 @dataclass(eq=False, slots=True)
