@@ -78,7 +78,8 @@ struct FileMap {
       const bool link = fs::is_symlink(fs::symlink_status(path, failure));
       if (!link && path_is_directory(path)) collect(directory, path, wanted, stem_of);
       if (!wanted(path) || lower(path.stem().string()) == "manifest") continue;
-      if (link && !path_exists(path)) refuse_link(path);
+      const bool hidden = path.filename().string().starts_with('.');  // as Emacs has its locks
+      if (link && !hidden && !path_exists(path)) refuse_link(path);
       if (!fs::is_regular_file(path, failure)) continue;
       const std::string key = (path.parent_path().lexically_relative(directory) / stem_of(path))
                                   .lexically_normal()
