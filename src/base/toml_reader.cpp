@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
@@ -159,6 +160,26 @@ std::string kind_of(const toml::node& node) {
   return "nothing";
 }
 
+/// Digits that are no TOML, since they mean a number beyond what it holds.
+bool is_too_large(const std::string& text) {
+  if (text.empty() || text.find_first_not_of("0123456789_.eE+-") != std::string::npos) return false;
+  std::string digits = text;
+  std::erase(digits, '_');
+  char* end = nullptr;
+  const double value = std::strtod(digits.c_str(), &end);
+  return *end == '\0' && std::abs(value) >= 0x1p63;
+}
+
+/// What was found where something else was expected. An override has no quotes, so its text says
+/// more than that it is one.
+std::string found_text(const toml::node& node) {
+  const std::optional<std::string> text = node.value_exact<std::string>();
+  if (!text || !from_override(node.source())) return kind_of(node);
+  if (text->empty()) return "nothing";
+  return is_too_large(*text) ? *text + ", which is too large"
+                             : "the text " + quoted(std::string_view(*text));
+}
+
 std::string joined(const std::string& path, std::string_view key) {
   return path.empty() ? std::string(key) : path + "." + std::string(key);
 }
@@ -239,7 +260,7 @@ struct TomlReader::Access {
     if (std::optional<T> value = value_of<T>(node)) return *std::move(value);
     fail(reader.document_->name, node.source(),
          fmt::format("'{}' must be {}, found {}", joined(reader.path_, key), kWanted<T>,
-                     kind_of(node)));
+                     found_text(node)));
   }
 
   template <class T>
@@ -271,7 +292,7 @@ struct TomlReader::Access {
     const toml::node* node = find(reader, key);
     if (node == nullptr) return noted(reader, key, std::move(fallback));
     const toml::array* array = node->as_array();
-    if (array == nullptr) reader.refuse(key, "must be an array, found " + kind_of(*node));
+    if (array == nullptr) reader.refuse(key, "must be an array, found " + found_text(*node));
     std::vector<T> values;
     for (const toml::node& element : *array) values.push_back(convert<T>(reader, key, element));
     return noted(reader, key, std::move(values));
@@ -339,7 +360,8 @@ TomlReader TomlReader::parse(std::string_view text, std::string name,
 
 TomlReader TomlReader::section(const std::string& key) const {
   const toml::node* node = Access::find(*this, key);
-  if (node != nullptr && !node->is_table()) refuse(key, "must be a table, found " + kind_of(*node));
+  if (node != nullptr && !node->is_table())
+    refuse(key, "must be a table, found " + found_text(*node));
   return {document_, node == nullptr ? nullptr : node->as_table(), joined(path_, key)};
 }
 
@@ -349,7 +371,7 @@ std::vector<TomlReader> TomlReader::sections(const std::string& key) const {
   if (node == nullptr) return tables;
   const toml::array* array = node->as_array();
   if (array == nullptr || !array->is_homogeneous<toml::table>())
-    refuse(key, "must be an array of tables, found " + kind_of(*node));
+    refuse(key, "must be an array of tables, found " + found_text(*node));
   for (std::size_t i = 0; i < array->size(); ++i)
     tables.push_back(
         {document_, (*array)[i].as_table(), fmt::format("{}[{}]", joined(path_, key), i)});

@@ -49,7 +49,7 @@ class BesideTest(tool.ToolTest):
         out = self.directory / "timit-out"
         trained = tool.run("train", folder, "--out", out, *QUICK[:-1], check=0)
         self.assertIn("8 with labels", trained.stderr)
-        self.assertIn('tier          "phn": of the label files beside a recording, the finest; --tier chooses', trained.stderr)
+        self.assertIn('tier          "phn": of several label files beside a recording, .phn is read before .wrd; --tier chooses', trained.stderr)
         self.assertIn('"wrd" (16 segments, 2 labels)', trained.stderr)
         self.assertIn("SA1.PHN is read, SA1.", trained.stderr)
         self.assertNotIn("She", trained.stdout + trained.stderr)
@@ -85,7 +85,7 @@ class BesideTest(tool.ToolTest):
         lines = ["id\taudio"]
         lines += [f"{n}\t{path.relative_to(folder)}" for n, path in enumerate(sorted(folder.rglob("*.WAV")))]
         (folder / "manifest.tsv").write_text("\n".join(lines) + "\n")
-        self.assertIn('"phn": of the label files', self.card(folder))
+        self.assertIn('"phn": of several label files', self.card(folder))
         self.assertIn("2 labels, 16 segments", self.card(folder, "--tier", "wrd"))
 
     def test_labels_of_another_tier_are_said(self):
@@ -105,7 +105,7 @@ class BesideTest(tool.ToolTest):
         # Nobody chose between files beside each other.
         card = self.card(folder)
         self.assertIn('"phn": the first kind of label files that most recordings have', card)
-        self.assertNotIn("finest", card)
+        self.assertNotIn("before .wrd", card)
         card = tool.run("init", folder, "--out", self.directory / "named.toml", "--overwrite", "--tier", "phn", check=0)
         self.assertIn("3 of 8 recordings have labels of another tier", card.stdout + card.stderr)
 
@@ -166,6 +166,11 @@ class BesideTest(tool.ToolTest):
             rows = small_corpus.rows_of(audio.with_suffix(".phn"))
             text = "".join(f"{a / small_corpus.RATE}\t{b / small_corpus.RATE}\t{c}\n" for a, b, c in rows)
             (folder / audio.stem).with_suffix(".txt").write_text(text if number else text.replace("\t", " "))
+        commas = self.directory / "commas"
+        shutil.copytree(folder, commas)
+        for path in commas.glob("*.txt"):
+            path.write_text(text.replace(".", ","))
+        self.assertRegex(self.card(commas, check=3), r'txt:1: the start is "0,0"; expected a number with a decimal point')
         self.assertIn(f"{self.recordings[0].stem}.txt:1: 1 fields between tabs", self.card(folder, check=3))
 
 

@@ -162,6 +162,23 @@ class CompareTest(small_corpus.CorpusTest):
         self.assertIsNone(metrics["systems"]["softmax"]["difference"]["label_error_rate"]["interval"])
         self.assertIn("no interval can be given", (out / "report.html").read_text())
 
+    def test_nothing_measured_is_no_perfect_figure(self):
+        data, _ = self.corpus(test=1)
+        folder = self.directory / "train-only"
+        (folder / "train").mkdir(parents=True)
+        for path in (data / "train").glob("r0000[01].*"):
+            shutil.copy(path, folder / "train")
+        out = self.directory / "none"
+        said = tool.run("train", self.config, "--data", folder, "--out", out, "--compare", "--set", "training.epochs=1",
+                        check=0).stdout
+        self.assertIn("Nothing was measured", said)
+        self.assertRegex(said, r"(?m)^semi_markov +-( +-)+$")
+        self.assertNotRegex(said, r"[01]\.0000")
+        metrics = json.loads((out / "metrics.json").read_text())
+        for system in (metrics, *metrics["systems"].values()):
+            for key in metrics["intervals"]:
+                self.assertIsNone(system[key], key)
+
     @unittest.skipIf(os.environ.get("SEGFUSE_SANITIZE"), "ranks are tested without sanitizers")
     def test_ranks_compare_to_the_same_bits(self):
         counts = []

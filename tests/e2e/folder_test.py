@@ -237,6 +237,42 @@ class FolderTest(RecordingsTest):
         self.assertRegex(card, rf"warning: {path}: its last label ends at [\d.]+ s, the recording at [\d.]+ s; .*counts as \"gap\"")
         self.assertEqual(card.count("its last label"), 1)
 
+    def test_one_table_has_the_labels_of_birds_whose_files_have_the_same_names(self):
+        folder = self.directory / "birds"
+        rows = ["label,onset_s,offset_s,notated_path"]
+        for number, audio in enumerate(self.recordings[:6]):
+            bird, name = f"bird{number % 2}", f"{number // 2}.wav"
+            (folder / bird).mkdir(parents=True, exist_ok=True)
+            shutil.copy(audio, folder / bird / name)
+            rows += [f"{label}{number % 2},{a},{b},/data/{bird}/{name}" for a, b, label in segments_of(audio.with_suffix(".phn"))]
+        table = folder / "annotations.csv"
+        table.write_text("\n".join(rows) + "\n")
+        card = self.card(folder)
+        self.assertIn("6 with labels", card)
+        self.assertIn(f"{len(rows) - 1} segments", card)
+        self.assertNotIn("unlabelled", card)
+        table.write_text("\n".join(rows).replace("/bird0/", "/").replace("/bird1/", "/") + "\n")
+        self.assertIn("before the one above it ends", self.card(folder, check=3))
+        table.write_text("\n".join(rows).replace("/bird0/", "/a/").replace("/bird1/", "/b/") + "\n")
+        self.assertIn("either may be the recording", self.card(folder, check=3))
+
+    def test_times_of_another_unit_are_said(self):
+        """Milliseconds where the format counts samples, and samples where it counts 100 ns."""
+        def counted(per_second):
+            return lambda rows: "".join(f"{round(a * per_second)} {round(b * per_second)} {c}\n" for a, b, c in rows)
+
+        for name, suffix, per_second, unit in (("ms", ".phn", 1000, "samples"), ("htk", ".lab", 16000, "100 ns")):
+            with self.subTest(unit=unit):
+                card = self.card(self.folder(f"unit-{name}", 6, suffix=suffix, write=counted(per_second)))
+                self.assertRegex(card, rf"warning: .*{suffix}: its last label ends at [\d.]+ s, the recording at .* "
+                                       rf"the times of this format are {unit}, so check")
+        # Half of each recording has labels, or they have hardly any; and the right unit has no warning.
+        right = self.card(self.folder("unit-right", 6, suffix=".lab", write=counted(10_000_000)))
+        half = self.card(self.folder("unit-half", 6, write=lambda rows: "start,end,label\n" + "".join(
+            f"{a},{b},{c}\n" for a, b, c in rows if b < 0.7 * rows[-1][1])))
+        for card in (right, half):
+            self.assertNotIn("the times of this format", card)
+
     def test_unknown_stretches_take_no_part(self):
         def middle(rows):
             return "start,end,label\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows[2:-2])

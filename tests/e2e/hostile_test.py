@@ -288,18 +288,24 @@ class HostileTest(tool.ToolTest):
         for name in ("d.wav", "e.TextGrid", "good.phn", "f.hea", "g.npy", "m.csv"):
             (folder / name).mkdir()
         (folder / "loop").symlink_to(".")
-        (folder / "gone.csv").symlink_to("nothing")
+        (folder / ".#good.csv").symlink_to("somebody@here.1234:1")
         (folder / "zero.wav").symlink_to("/dev/zero")
         (folder / "zero.phn").symlink_to("/dev/zero")
         os.mkfifo(folder / "pipe.wav")
         os.mkfifo(folder / "pipe.csv")
-        # Links in a circle lead nowhere: as gone.csv.
-        for one, other in (("self.wav", "self.wav"), ("a", "b"), ("b", "a"), ("good.TextGrid", "good.TextGrid")):
+        for one, other in (("a", "b"), ("b", "a")):
             (folder / one).symlink_to(other)
         result, said = self.init(folder)
         self.assertEqual(result.returncode, 0, said)
         self.assertIn("3 with labels", result.stdout.decode())
-        loop = (folder / "self.wav").rename(self.directory / "self.wav")
+        # Links in a circle lead nowhere: as gone.csv.
+        for name, other in (("gone.csv", "nothing"), ("self.wav", "self.wav"), ("good.TextGrid", "good.TextGrid")):
+            link = folder / name
+            link.symlink_to(other)
+            result, said = self.init(folder)
+            self.refused(said, result, str(link), "where there is no file")
+            link.rename(self.directory / name)
+        loop = self.directory / "self.wav"
         for path in (folder / "zero.phn", folder / "d.wav", loop, folder):
             for arguments in (["decode", path, self.wav, "--out", self.directory / "o"], ["doctor", "memory", path], ["compile", path],
                               ["train", self.directory / "x.toml", "--data", path, "--out", self.directory / "o"],

@@ -271,6 +271,45 @@ class RobustTest(tool.ToolTest):
         self.assertRegex(result.stderr, "loop.wav.*Too many levels of symbolic links")
         self.assertEqual([path.name for path in out.glob("*.TextGrid")], ["a.TextGrid"])
 
+    def test_a_training_does_not_pass_over_such_links_either(self):
+        folder = self.directory / "annex"
+        shutil.copytree(self.data, folder)
+        (folder / "train/above").symlink_to("..")
+        kept = folder / "kept"
+        kept.mkdir()
+        out = ("--out", self.directory / "annex-out", "--quiet")
+        for pattern in ("*.wav", "*.phn"):
+            path = next(iter(sorted((folder / "train").glob(pattern))))
+            path.rename(kept / path.name)
+            path.symlink_to("../.git/annex/objects/x")
+            for arguments in (["train", self.config, "--data", folder, *out], ["train", folder, *out],
+                              ["eval", self.model, "--data", folder]):
+                with self.subTest(pattern=pattern, arguments=arguments):
+                    self.assertIn(f'{path}: a symbolic link to "../.git/annex/objects/x", where there is no file',
+                                  self.sentence(tool.run(*arguments, check=3)))
+            path.unlink()
+            path.symlink_to(f"../kept/{path.name}")
+        kept.rename(folder / "train.kept")
+        tool.run("eval", self.model, "--data", folder, check=3)
+        (folder / "train.kept").rename(kept)
+        tool.run("eval", self.model, "--data", folder, check=0)
+
+    def test_sound_that_is_not_scaled_is_said(self):
+        samples = [20000 * ((i * i) % 977 / 977 - 0.5) for i in range(16000)]
+        said = []
+        for name, scale in (("loud", 100), ("whole", 1)):
+            folder = self.directory / name
+            folder.mkdir()
+            for number in range(2):
+                data = struct.pack(f"<{len(samples)}f", *(x / scale for x in samples))
+                form = struct.pack("<HHIIHH", 3, 1, 16000, 64000, 4, 32)
+                (folder / f"{number}.wav").write_bytes(b"RIFF" + struct.pack("<I", 36 + len(data)) + b"WAVEfmt " +
+                                                       struct.pack("<I", 16) + form + b"data" + struct.pack("<I", len(data)) + data)
+            said.append(tool.run("decode", self.model, folder, "--out", folder / "out", "--quiet", check=0).stderr)
+        self.assertEqual(said[0], "")
+        self.assertRegex(said[1], r"warning: .*/[01]\.wav: its samples are floating-point numbers up to 10000,")
+        self.assertEqual(said[1].count("floating-point"), 1)
+
     def test_a_pipe_without_a_writer_is_refused(self):
         pipe = self.directory / "pipe.wav"
         os.mkfifo(pipe)

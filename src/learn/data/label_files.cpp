@@ -39,7 +39,7 @@ bool has_no_times(const fs::path& path) {
   const std::string text = read_file(path);
   for (const std::string_view line : split_lines(text)) {
     const std::vector<Field> fields = split_fields(line);
-    if (!fields.empty() && parse_double(fields[0].text)) return false;
+    if (!fields.empty() && is_number(fields[0].text)) return false;
   }
   return true;
 }
@@ -262,9 +262,9 @@ std::vector<std::string> labels_of_nobody(std::span<const Recording> recordings)
     const std::set<std::string> exact(names.begin(), names.end());
     std::vector<std::string> others;
     for (const std::string& name : named)
-      if (!exact.contains(name) && std::ranges::none_of(names, [&](const std::string& recording) {
-            return same_recording(name, recording);
-          }))
+      if (!exact.contains(name.substr(name.find_last_of("/\\") + 1)) &&
+          std::ranges::none_of(
+              names, [&](const std::string& recording) { return same_recording(name, recording); }))
         others.push_back(shown(name));
     if (others.empty()) continue;
     const std::size_t some = std::min(kShown, others.size());

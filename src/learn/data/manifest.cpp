@@ -51,6 +51,15 @@ struct Folder {
   std::string tier{};            ///< ManifestOptions::tier
 };
 
+/// A file that was not fetched is missing data, not none.
+[[noreturn]] void refuse_link(const fs::path& link) {
+  std::error_code failure;
+  throw DataError(fmt::format(
+      "{}: a symbolic link to {}, where there is no file; fetch the file, as with datalad get, or "
+      "remove the link",
+      link.string(), shown(fs::read_symlink(link, failure).string())));
+}
+
 /// Files of a directory, keyed by their path without what `stem_of` takes off their names.
 struct FileMap {
   std::map<std::string, fs::path> files;
@@ -68,8 +77,10 @@ struct FileMap {
       std::error_code failure;
       const bool link = fs::is_symlink(fs::symlink_status(path, failure));
       if (!link && path_is_directory(path)) collect(directory, path, wanted, stem_of);
-      if (!wanted(path) || !fs::is_regular_file(path, failure)) continue;
-      if (lower(path.stem().string()) == "manifest") continue;
+      if (!wanted(path) || lower(path.stem().string()) == "manifest") continue;
+      const bool hidden = path.filename().string().starts_with('.');  // as Emacs has its locks
+      if (link && !hidden && !path_exists(path)) refuse_link(path);
+      if (!fs::is_regular_file(path, failure)) continue;
       const std::string key = (path.parent_path().lexically_relative(directory) / stem_of(path))
                                   .lexically_normal()
                                   .generic_string();
@@ -234,18 +245,24 @@ std::vector<Found> read_directory(const fs::path& directory, const ManifestOptio
   return out;
 }
 
+bool names_recordings(const TableRow& header) {
+  return std::ranges::any_of(header.fields, [](const std::string& field) {
+    return lower(field) == "id" || lower(field) == "audio";
+  });
+}
+
 /// A manifest with its columns found.
 class ManifestReader {
  public:
   ManifestReader(const fs::path& path, const ManifestOptions& options)
       : name_(path.string()), base_(path.parent_path()), options_(options) {
-    const char separator = extension_of(name_) == ".csv" ? ',' : '\t';
-    rows_ = parse_table(to_utf8(read_file(path), name_), separator, name_);
+    const std::string text = to_utf8(read_file(path), name_);
+    rows_ = parse_table(text, find_separator(text, name_, names_recordings), name_);
     if (rows_.empty())
       throw DataError(fmt::format("{}:1: the manifest is empty; expected a header line", name_));
     for (std::size_t i = 0; i < rows_[0].fields.size(); ++i)
       columns_.emplace(lower(rows_[0].fields[i]), i);
-    if (!columns_.contains("id") && !columns_.contains("audio"))
+    if (!names_recordings(rows_[0]))
       throw DataError(
           fmt::format("{}:{}: no column \"id\" or \"audio\" in the header", name_, rows_[0].line));
     if (!options.group.empty()) group_ = GroupRule(options.group).column();

@@ -52,7 +52,8 @@ Tensor values_of(const Recording& recording) {
 }
 
 Annotation labels_of(const Recording& recording, LabelOptions options) {
-  options.recording = name_in_labels(recording);
+  const bool is_file = recording.part.empty() && !recording.command;
+  options.recording = is_file ? recording.audio.string() : name_in_labels(recording);
   if (!recording.held) return read_labels(recording.labels, options);
   RawSegments raw{recording.held->labels, 0, {}};
   sort_by_start(raw);

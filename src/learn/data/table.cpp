@@ -1,7 +1,9 @@
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/text.h"
-#include "learn/data/text.h"
+#include "learn/data/labels/fields.h"
 #include "segfuse/error.h"
 
 namespace segfuse::data {
@@ -73,7 +75,7 @@ class CsvParser {
 }  // namespace
 
 std::vector<TableRow> parse_table(std::string_view text, char separator, std::string_view name) {
-  if (separator != '\t') return CsvParser(text, separator, name).parse();
+  if (separator != '\t' || text.starts_with('"')) return CsvParser(text, separator, name).parse();
   std::vector<TableRow> rows;
   std::int64_t number = 0;
   for (const std::string_view line : split_lines(text)) {
@@ -85,6 +87,21 @@ std::vector<TableRow> parse_table(std::string_view text, char separator, std::st
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+char find_separator(std::string_view text, std::string_view name,
+                    const std::function<bool(const TableRow&)>& understood) {
+  const char own = extension_of(name) == ".tsv" ? '\t' : ',';
+  const std::size_t begin = std::min(text.find_first_not_of("\r\n"), text.size());
+  const std::string_view line = text.substr(begin, text.find_first_of("\r\n", begin) - begin);
+  for (const char separator : {own, ';', '\t', ','}) {
+    try {
+      const std::vector<TableRow> rows = parse_table(line, separator, name);
+      if (!rows.empty() && understood(rows[0])) return separator;
+    } catch (const DataError&) {  // quotes that are none with this separator
+    }
+  }
+  return own;
 }
 
 }  // namespace segfuse::data

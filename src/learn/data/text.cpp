@@ -66,6 +66,10 @@ std::string to_utf8(std::string_view bytes, std::string_view name) {
   if (bytes.starts_with("\xFE\xFF")) return from_utf16(bytes, true, name);
   const std::size_t begin = bytes.starts_with("\xEF\xBB\xBF") ? 3 : 0;
   for (std::size_t at = begin; at < bytes.size();) {
+    if (const auto byte = static_cast<unsigned char>(bytes[at]); byte != 0 && byte < 0x80) {
+      ++at;
+      continue;
+    }
     const std::size_t length = utf8_length(bytes, at);
     if (length == 0)
       throw DataError(fmt::format("{}: byte {}: 0x{:02x} is not UTF-8 here; save the file as UTF-8",

@@ -49,7 +49,7 @@ struct TableRow {
   std::int64_t line = 0;
 };
 /// Rows of a CSV (RFC 4180: quoted fields, doubled quotes, line ends inside quotes) or, for
-/// separator TAB, of a TSV without quoting. Empty lines are left out.
+/// separator TAB, of a TSV, which has quotes where its first field has. Empty lines are left out.
 std::vector<TableRow> parse_table(std::string_view text, char separator, std::string_view name);
 
 /// "resampled to 16000 Hz: 3 recordings of 44100 Hz"; empty when none was. `recordings` counts

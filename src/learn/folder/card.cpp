@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <ranges>
 
 #include "base/console/printable.h"
 #include "learn/data/splits/splits.h"
 #include "learn/data/text.h"
 #include "learn/folder/plan.h"
+#include "segfuse/data/formats.h"
 
 namespace segfuse::learn {
 namespace {
@@ -216,6 +218,29 @@ void add_early_ends(const Plan& plan, Card& card) {
       *plan.fill_label));
 }
 
+/// Labels that end at one share of every recording have times of another unit than their format's,
+/// such as samples where it has seconds.
+void add_wrong_units(const Plan& plan, Card& card) {
+  constexpr double kMaxShare = 0.5, kSame = 1.02, kApart = 1.1, kNothing = 0.02;
+  const std::vector<Surveyed>& all = plan.survey->recordings;
+  if (!plan.fill_label || all.size() < 2) return;
+  const auto share = [](const Surveyed& s) { return s.gold.duration / s.extent.seconds(); };
+  const auto seconds = [](const Surveyed& s) { return s.extent.seconds(); };
+  const auto [least, most] = std::ranges::minmax(all | std::views::transform(share));
+  const auto [shortest, longest] = std::ranges::minmax(all | std::views::transform(seconds));
+  const bool same = most < kSame * least && longest > kApart * shortest;
+  if (most > kMaxShare || (!same && most > kNothing)) return;
+  const Surveyed& first = all.front();
+  card.line(fmt::format(
+      "warning: {}: its last label ends at {} s, the recording at {} s, and in all recordings the "
+      "labels end at {:.2g} % of the time or before; the times of this format are {}, so check "
+      "that these are",
+      first.recording.labels.string(), data::format_seconds(first.gold.duration),
+      data::format_seconds(first.extent.seconds()), 100 * most,
+      first.recording.held ? "seconds"
+                           : label_format(inspect_labels(first.recording.labels).format).times));
+}
+
 /// Folders may be speakers or animals, which a split by name parts.
 void add_group_notes(const Plan& plan, Card& card) {
   const Survey& survey = *plan.survey;
@@ -248,6 +273,7 @@ void add_warnings(const Plan& plan, Card& card) {
   }
   for (const std::string& warning : plan.survey->warnings) card.line("warning: " + warning);
   add_early_ends(plan, card);
+  add_wrong_units(plan, card);
   add_group_notes(plan, card);
   if (!rare.empty())
     card.line(fmt::format("warning: fewer than {} times in training, so hardly learned: {}", kRare,

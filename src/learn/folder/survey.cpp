@@ -56,10 +56,17 @@ class Tiers {
  public:
   Tiers(const std::vector<Recording>& recordings, const FolderOptions& options)
       : recordings_(recordings), contents_(recordings.size()) {
-    pool_of(options.context).run(std::ssize(recordings), [&](std::int64_t i) {
-      const auto at = static_cast<std::size_t>(i);
-      if (!recordings[at].held && data::tier_of_file(recordings[at].labels).empty())
-        contents_[at] = inspect_labels(recordings[at].labels);
+    std::map<std::filesystem::path, std::vector<std::size_t>> files;  // some are of several
+    for (std::size_t i = 0; i < recordings.size(); ++i)
+      if (!recordings[i].held && data::tier_of_file(recordings[i].labels).empty())
+        files[recordings[i].labels].push_back(i);
+    std::vector<std::pair<std::filesystem::path, std::vector<std::size_t>>> each(files.begin(),
+                                                                                 files.end());
+    pool_of(options.context).run(std::ssize(each), [&](std::int64_t i) {
+      const auto& [path, places] = each[static_cast<std::size_t>(i)];
+      LabelContents contents = inspect_labels(path);
+      contents.recordings.clear();
+      for (const std::size_t at : places) contents_[at] = contents;
     });
   }
 
@@ -233,7 +240,7 @@ void choose_tier(const FolderOptions& options, const Tiers& tiers, std::int64_t 
     choose_by_count(recordings, "annotator", survey);
   } else if (survey.tier.empty() && names.size() > 1 && !tiers.taken_file().empty()) {
     survey.tier = tiers.taken_file();
-    survey.tier_reason = "of the label files beside a recording, the finest";
+    survey.tier_reason = "of several label files beside a recording, .phn is read before .wrd";
   } else if (survey.tier.empty() && names.size() > 1 && tiers.are_tier_files()) {
     choose_by_count(recordings, "kind of label files", survey);
   } else if (survey.tier.empty() && names.size() > 1) {

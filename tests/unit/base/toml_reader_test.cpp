@@ -1,5 +1,6 @@
 #include "base/toml_reader.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -198,14 +199,40 @@ TEST(TomlReader, OverridesWinAndAreBlamedByTheirOwnText) {
     }
     return "no usage error";
   };
-  EXPECT_EQ(usage_message([&] { reader.section("model").integers("widths"); }),
-            "override 'model.widths=wide': 'model.widths' must be an array, found a string");
+  EXPECT_EQ(
+      usage_message([&] { reader.section("model").integers("widths"); }),
+      "override 'model.widths=wide': 'model.widths' must be an array, found the text \"wide\"");
   EXPECT_EQ(usage_message([&] { reader.section("optim").integer("steps", 1, 10, 20); }),
             "override 'optim.steps=7': 'optim.steps' is 7; it must lie in [10, 20]");
   EXPECT_EQ(usage_message([&] { TomlReader::parse("", "a.toml", {"optim.steps"}); }),
             "override 'optim.steps': expected the form section.key=value");
   EXPECT_THAT(usage_message([&] { TomlReader::parse("", "a.toml", {"a b=1"}); }),
               testing::StartsWith("override 'a b=1': "));
+}
+
+TEST(TomlReader, WhatAnOverrideHasInsteadIsShown) {
+  const auto message = [](const std::string& value, auto&& get) -> std::string {
+    const std::string start = "override 'x.y=" + value + "': 'x.y' must be ";
+    const TomlReader reader = TomlReader::parse("", "a.toml", {"x.y=" + value});
+    try {
+      get(reader.section("x"));
+    } catch (const UsageError& error) {
+      const std::string text = error.what();
+      return text.starts_with(start) ? text.substr(start.size()) : text;
+    }
+    return "none";
+  };
+  const auto integer = [](const TomlReader& section) { section.integer("y"); };
+  const auto number = [](const TomlReader& section) { section.number("y"); };
+  for (const char* digits : {"99999999999999999999", "-9_223_372_036_854_775_809", "1e400"})
+    EXPECT_EQ(message(digits, integer),
+              fmt::format("an integer, found {}, which is too large", digits));
+  EXPECT_EQ(message("1e400", number), "a finite number, found 1e400, which is too large");
+  EXPECT_EQ(message("0,001", number), "a finite number, found the text \"0,001\"");
+  EXPECT_EQ(message("1-2", integer), "an integer, found the text \"1-2\"");
+  EXPECT_EQ(message("\"5\"", integer), "an integer, found the text \"5\"");
+  EXPECT_EQ(message("", integer), "an integer, found nothing");
+  EXPECT_EQ(message("9223372036854775807", integer), "none");
 }
 
 TEST(TomlReader, UnknownOverridesAreUsageErrors) {

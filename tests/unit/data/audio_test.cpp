@@ -61,6 +61,39 @@ TEST(ReadAudio, StoredScaleGivesTheIntegers) {
             (std::vector<float>{0, 1, -5, -32768, 32767}));
 }
 
+/// A data chunk that announces half of the sound, as those of more than 4 GiB do with other
+/// numbers.
+TEST(ReadAudio, SoundBehindTheDataChunkIsRefused) {
+  const test::TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "x.wav";
+  write_wav(path, wave(20000), 8000);
+  const std::string whole = read_file(path);
+  const auto half_and = [&](const std::string& rest) {
+    std::string bytes = whole.substr(0, 44 + 20000);
+    bytes[40] = static_cast<char>(20000 & 0xFF);
+    bytes[41] = static_cast<char>(20000 >> 8);
+    bytes[42] = 0;
+    write_file_atomically(path, bytes + rest);
+    return read_audio(path).samples.size();
+  };
+  EXPECT_EQ(half_and(""), 10000);
+  const std::string chunk = std::string("LIST") + std::string("\x10\x27\0\0", 4);  // 10000 bytes
+  EXPECT_EQ(half_and(chunk + std::string(10000, 'x')), 10000);
+  EXPECT_EQ(half_and("TAG" + std::string(125, 'x')), 10000) << "an ID3 tag";
+  EXPECT_EQ(half_and(std::string(30000, '\0')), 10000) << "padding";
+  for (const std::string& rest :
+       {whole.substr(44 + 20000), chunk + std::string(10000, 'x') + std::string(5000, '\x80'),
+        chunk + std::string(9999, 'x')}) {
+    try {
+      half_and(rest);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("x.wav: byte 36: the data chunk announces 20000 "
+                                                   "bytes, and behind it are "));
+    }
+  }
+}
+
 void write_with_sndfile(const std::filesystem::path& path, int format, int channels,
                         const std::vector<float>& interleaved) {
   SF_INFO info{};

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "base/os/file.h"
+#include "base/text.h"
 #include "learn/data/labels/mat.h"
 #include "segfuse/data/formats.h"
 #include "segfuse/error.h"
@@ -132,7 +133,57 @@ TEST(LabelFormats, StemsOfLabelFilesAreThoseOfTheirRecordings) {
   EXPECT_EQ(label_stem("x_annotated.csv"), "x_annotated");
 }
 
+/// crowsetta refuses columns of whole numbers where it expects times or frequencies.
+TEST(LabelFormats, TimesOfCrowsettasFormatsHaveDecimals) {
+  Annotation annotation;
+  annotation.segments = {{0, 1, "a", 0}, {1, 20, "b", 0}};
+  annotation.duration = 20;
+  LabelOutput output;
+  output.recording = "x.wav";
+  output.sample_rate = 16000;
+  const auto text = [&](LabelFormat format) {
+    output.format = format;
+    return format_labels(annotation, output);
+  };
+  EXPECT_EQ(text(LabelFormat::kAudacity), "0.0\t1.0\ta\n1.0\t20.0\tb\n");
+  EXPECT_THAT(text(LabelFormat::kSimpleSeq), HasSubstr("\n0.0,1.0,a\n1.0,20.0,b\n"));
+  EXPECT_THAT(text(LabelFormat::kGenericSeq), HasSubstr("\na,0.0,1.0,x.wav,"));
+  EXPECT_THAT(text(LabelFormat::kRaven), HasSubstr("\t1\t1.0\t20.0\t0.0\t8000.0\tb\n"));
+}
+
 // -------------------------------------------------------------------------------------- tables
+
+/// Spreadsheets separate fields by ';' where the comma is the decimal mark, and by tabs.
+TEST(LabelTables, TheFirstLineShowsTheSeparator) {
+  const std::string expected = "0-500:a 500-1000:b ";
+  for (const char* text :
+       {"start,end,label\n0,0.5,a\n0.5,1,b\n", "start;end;label\n0;0,5;a\n0,5;1;b\n",
+        "start;end;label\r\n0;0.5;a\r\n0.5;1;b\r\n",
+        "\xEF\xBB\xBFlabel;Start;End\na;0;0,5\nb;0,5;1\n",
+        "start\tend\tlabel\n0\t0.5\ta\n0.5\t1\tb\n",
+        "\"\";\"start\";\"end\";\"label\"\n1;0;0,5;\"a\"\n2;0,5;1;b\n",
+        "onset_s;offset_s;label\n0;0,5;a\n0,5;1;b\n", "0;0,5;a\n0,5;1;b\n", "0,0;0,5;a\n0,5;1;b\n",
+        "0\t0.5\ta\n0.5\t1\tb\n", "name;start_seconds;stop_seconds\na;0;0,5\nb;0,5;1\n"}) {
+    EXPECT_EQ(summary(parse_labels(text, "x.csv")), expected) << text;
+    EXPECT_EQ(summary(parse_labels(text, "x.tsv")), expected) << text;
+  }
+  // A label may have any of them.
+  EXPECT_EQ(summary(parse_labels("0,0.5,a;b;c\n0.5,1,d\n", "x.csv")), "0-500:a;b;c 500-1000:d ");
+  EXPECT_EQ(summary(parse_labels("start;end;label\n0;0,5;a,b\n0,5;1;\"c;d\"\n", "x.csv")),
+            "0-500:a,b 500-1000:c;d ");
+  EXPECT_EQ(summary(parse_labels("\"start\"\t\"end\"\t\"label\"\n0\t0.5\t\"a\"\n0.5\t1\t\"b\"\n",
+                                 "x.tsv")),
+            expected);
+  // Nothing but ';' gives commas a meaning.
+  EXPECT_EQ(message_of([] { parse_labels("start\tend\tlabel\n0\t0,5\ta\n", "x.tsv"); }),
+            "x.tsv:2: the end is \"0,5\"; expected a number with a decimal point");
+  EXPECT_EQ(message_of([] { parse_labels("start;end;label\n0;1,234.5;a\n", "x.csv"); }),
+            "x.csv:2: the end is \"1,234.5\"; expected a number");
+  EXPECT_EQ(
+      message_of([] { parse_labels("start;end;label\n0;0,5;a\n0.5;1;b\n", "x.csv"); }),
+      "x.csv:3: \"0.5\" has a '.' before its decimals, and numbers above have a ','; expected "
+      "one of them");
+}
 
 TEST(LabelTables, EachProgramNamesItsColumnsItsOwnWay) {
   const std::string expected = "0-500:a 500-1000:b ";
@@ -144,7 +195,54 @@ TEST(LabelTables, EachProgramNamesItsColumnsItsOwnWay) {
             expected);
   EXPECT_THROW(parse_labels("label,onset_sample,offset_sample\na,0,4\n", "x.csv"), UsageError);
   EXPECT_EQ(message_of([] { parse_labels("onset_s,offset,label\n0,1,a\n", "x.csv"); }),
-            "x.csv:1: no column \"offset_s\" in the header; expected onset_s, offset_s and label");
+            "x.csv:1: no column \"offset_s\" in the header; expected onset_s, offset_s and label; "
+            "it has \"onset_s\", \"offset\", \"label\"");
+}
+
+/// Each bird has a folder with a 1.wav.
+TEST(LabelTables, FoldersTellRecordingsOfOneNameApart) {
+  const auto of = [](const std::string& names, const std::string& recording) {
+    std::string text = "label,onset_s,offset_s,notated_path\n";
+    double at = 0;
+    for (const std::string_view name : split(names, ' '))
+      text += fmt::format("{},{},{},{}\n", name.substr(0, 1), at, at + 1, name), ++at;
+    LabelOptions options = filled(recording);
+    return message_of([&] { throw DataError(summary(parse_labels(text, "t.csv", options))); });
+  };
+  EXPECT_EQ(of("a/1.wav b/1.wav a/2.wav", "corpus/a/1.wav"), "0-1000:a ");
+  EXPECT_EQ(of("a/1.wav b/1.wav a/2.wav", "corpus/b/1.wav"), "0-1000:- 1000-2000:b ");
+  EXPECT_EQ(of("C:\\x\\a\\1.wav D:\\x\\b\\1.wav", "b/1.wav"), "0-1000:- 1000-2000:D ");
+  EXPECT_EQ(of("1.flac b/1.wav", "c/1.wav"), "0-1000:- 1000-2000:b ") << "the same file name";
+  EXPECT_EQ(of("x/1.wav", "c/1.wav"), "0-1000:x ") << "the only one";
+  EXPECT_EQ(
+      of("a/1.wav b/1.wav", "c/1.wav"),
+      "t.csv: it has labels of \"a/1.wav\" and of \"b/1.wav\", and either may be the recording "
+      "\"c/1.wav\"; give the recordings different names");
+  EXPECT_EQ(of("a/1.wav b/1.wav", "2.wav"),
+            "t.csv:3: it has no labels of the recording \"2.wav\", but of \"a/1.wav\" and others");
+  // Formats whose rows are looked at one by one do not guess.
+  const auto refusal = [](const std::string& text, const char* name) {
+    return message_of([&] { parse_labels(text, name, filled("a/1.wav", 8)); });
+  };
+  EXPECT_EQ(refusal("1 1 0 1 a\n1.wav 1 1 1 b\n", "t.ctm"),
+            "t.ctm: it has labels of \"1\" and of \"1.wav\", and either may be the recording "
+            "\"a/1.wav\"; give the recordings different names");
+}
+
+/// What is kept of a table is not taken for another one, or for another rate.
+TEST(LabelTables, ATableOfManyIsReadAnewWhenItChanged) {
+  const std::string head = "label,onset_sample,offset_sample,notated_path\n";
+  const std::string one = head + "a,0,8,x.wav\nb,0,8,y.wav\n";
+  const std::string two = head + "c,0,8,x.wav\nd,0,8,y.wav\n";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(summary(parse_labels(one, "t.csv", filled("x.wav", 8))), "0-1000:a ");
+    EXPECT_EQ(summary(parse_labels(one, "t.csv", filled("y.wav", 16))), "0-500:b ");
+    EXPECT_EQ(summary(parse_labels(two, "t.csv", filled("x.wav", 8))), "0-1000:c ");
+    EXPECT_EQ(inspect_label_text(two, "t.csv").recordings,
+              (std::vector<std::string>{"x.wav", "y.wav"}));
+    EXPECT_THAT(message_of([&] { parse_labels(one, "t.csv", filled("z.wav", 8)); }),
+                HasSubstr("no labels of the recording \"z.wav\""));
+  }
 }
 
 TEST(LabelTables, DasDeclaresNamesWithoutSegments) {

@@ -98,6 +98,9 @@ TEST(Labels, TextGridShortFormAndAllEncodings) {
             expected);
   EXPECT_EQ(brief(parse_labels(to_utf16(kShortTextGrid, true), "x.TextGrid")), expected);
   EXPECT_EQ(brief(parse_labels(to_utf16(kShortTextGrid, false), "x.TextGrid")), expected);
+  std::string older(kShortTextGrid);
+  older.replace(0, older.find("\n\n"), "File type = \"ooTextFile short\"\n\"TextGrid\"");
+  EXPECT_EQ(brief(parse_labels(older, "x.TextGrid")), expected);
 }
 
 TEST(Labels, Utf16SurrogatePairs) {

@@ -51,13 +51,15 @@ const std::vector<Malformed> kMalformed = {
     {LabelFormat::kGenericSeq, "x.csv", "label,onset_s,offset_s,notated_path\na,0,x,b.wav\n",
      "x.csv:2: the end is \"x\"; expected a number"},
     {LabelFormat::kGenericSeq, "x.csv", "label,onset_s,notated_path\na,0,b.wav\n",
-     "x.csv:1: no column \"offset_s\" in the header; expected onset_s, offset_s and label"},
+     "x.csv:1: no column \"offset_s\" in the header; expected onset_s, offset_s and label; "
+     "it has \"label\", \"onset_s\", \"notated_path\""},
     {LabelFormat::kSimpleSeq, "x.csv", "onset_s,offset_s,label\n0,inf,a\n",
      "x.csv:2: the end is \"inf\"; expected a number"},
     {LabelFormat::kDas, "x_annotations.csv", "name,start_seconds,stop_seconds\nsine,0.5,\n",
      "x_annotations.csv:2: the end is \"\"; expected a number"},
     {LabelFormat::kDas, "x.csv", "start_seconds,stop_seconds\n0,1\n",
-     "x.csv:1: no column \"name\" in the header; expected start_seconds, stop_seconds and name"},
+     "x.csv:1: no column \"name\" in the header; expected start_seconds, stop_seconds and name; "
+     "it has \"start_seconds\", \"stop_seconds\""},
     {LabelFormat::kWhisperSeg, "x.csv", "onset,offset,cluster\n1,0.5,a\n",
      "x.csv:2: segment \"a\" ends at 0.5 s, not after its start at 1 s"},
     {LabelFormat::kWhisperSeg, "x.csv", "onset,offset,cluster\n0,1,\"a\nb",

@@ -98,6 +98,18 @@ TEST(Parquet, IsRefusedWithTheWayToGo) {
               HasSubstr("a.parquet: Parquet is not read"));
 }
 
+TEST(ValueTables, AColumnThatCountsTheRowsIsNone) {
+  const std::vector<float> values = {5, 6, 7, 8};
+  for (const char* text : {",x,y\n0,5,6\n1,7,8\n", "\"\",\"x\",\"y\"\n\"1\",5,6\n\"2\",7,8\n"}) {
+    EXPECT_EQ(all(parse_values(text, "x.csv")), values) << text;
+    EXPECT_EQ(parse_values(text, "x.csv").shape(), (Shape{2, 2}));
+  }
+  for (const char* text :
+       {"n,x,y\n0,5,6\n1,7,8\n", "0,5,6\n1,7,8\n", ",x,y\n2,5,6\n3,7,8\n", ",x,y\n0,5,6\n2,7,8\n"})
+    EXPECT_EQ(parse_values(text, "x.csv").shape(), (Shape{2, 3})) << text;
+  EXPECT_EQ(parse_values(",\n0,1\n", "x.csv").shape(), (Shape{1, 1}));
+}
+
 TEST(ValueTables, AreColumnsWithOrWithoutAHeader) {
   EXPECT_EQ(all(parse_values("ax,ay\n1,2\n-3,4e-1\n", "x.csv")),
             (std::vector<float>{1, 2, -3, 0.4F}));

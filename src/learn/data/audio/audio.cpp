@@ -2,12 +2,14 @@
 #include <sndfile.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <optional>
 
+#include "base/console/log.h"
 #include "base/os/file.h"
 #include "base/text.h"
 #include "learn/data/audio/parsers.h"
@@ -95,6 +97,20 @@ void check_whole(SNDFILE* file, const std::string& name) {
 }
 
 bool is_finite(float value) { return std::isfinite(value); }
+
+/// Numbers of 16 bits that a program stored as floats, without dividing them. Said of one file.
+void tell_scale(std::span<const float> samples, const Audio& audio) {
+  constexpr float kWholeNumbers = 128, kMaxNumber = 0x1p31;  // loud floats stay below
+  static std::atomic<bool> told = false;
+  if (audio.full_scale != 1 || told) return;
+  const float peak = std::abs(std::ranges::max(samples, {}, [](float x) { return std::abs(x); }));
+  if (!(peak >= kWholeNumbers && peak <= kMaxNumber) || told.exchange(true)) return;
+  log(LogLevel::kWarning,
+      "{}: its samples are floating-point numbers up to {:g}, where 1 is the full scale of other "
+      "files; sound at another level than a model was trained on is decoded wrongly (16-bit "
+      "numbers that were stored as floats need to be divided by 32768)",
+      audio.source, peak);
+}
 
 }  // namespace
 
@@ -223,7 +239,9 @@ bool AudioReader::next() {
   audio_.samples.clear();
   const sf_count_t got = sf_readf_float(file, block_.data(), kBlock);
   if (got > 0) {
-    mixer_->add({block_.data(), static_cast<std::size_t>(got) * channels});
+    const std::span<const float> block(block_.data(), static_cast<std::size_t>(got) * channels);
+    tell_scale(block, audio_);
+    mixer_->add(block);
     frames_ += got;
     return true;
   }

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -20,6 +21,36 @@ std::uint32_t little(const char* bytes, int count) {
 
 /// libsndfile reads a data chunk that announces no bytes where the file announces none either.
 bool read_to_the_end(const std::array<char, 12>& head) { return little(&head[4], 4) == 8; }
+
+/// Bytes behind the sound that are neither chunks nor padding: more sound, of which the header says
+/// nothing.
+void check_rest(std::ifstream& file, std::uint64_t data, std::uint64_t length,
+                std::uint32_t announced, const std::string& name) {
+  constexpr std::uint64_t kSome = 4096;
+  std::uint64_t at = data + 8 + announced + (announced & 1U);
+  std::array<char, kSome> bytes{};
+  const auto read = [&](std::size_t count) {
+    file.clear();
+    file.seekg(static_cast<std::streamoff>(at));
+    file.read(bytes.data(), static_cast<std::streamsize>(count));
+    return std::string_view(bytes.data(), static_cast<std::size_t>(file.gcount()));
+  };
+  while (at + 8 <= length) {
+    const std::string_view head = read(8);
+    const bool is_name = std::ranges::all_of(head.substr(0, 4), [](char c) { return c >= ' '; });
+    const std::uint32_t size = little(head.data() + 4, 4);
+    if (head.size() < 8 || !is_name || size > length - at - 8) break;
+    at += 8 + std::uint64_t{size} + (size & 1U);
+  }
+  const std::uint64_t rest = length - std::min(at, length);
+  if (rest <= kSome || rest <= announced / 16) return;
+  if (read(kSome).find_first_not_of('\0') == std::string_view::npos) return;
+  throw DataError(fmt::format(
+      "{}: byte {}: the data chunk announces {} bytes, and behind it are {} that belong to no "
+      "chunk; its size is wrong, as it is in files of more than 4 GiB; write the file again, as "
+      "with ffmpeg -ignore_length 1 -i FILE NEW.wav",
+      name, data, announced, rest));
+}
 
 /// Returns the bytes of one frame.
 std::uint32_t check_format(std::ifstream& file, std::uint64_t at, std::uint32_t size,
@@ -85,6 +116,7 @@ void check_wav_chunks(const std::filesystem::path& path, const std::string& name
       if ((streamed ? left : size) < frame)
         throw DataError(
             fmt::format("{}: byte {}: the file holds no samples; expected at least one", name, at));
+      if (!streamed) check_rest(file, at, length, size, name);
       return;
     }
     at += 8 + std::uint64_t{size} + (size & 1U);

@@ -24,6 +24,11 @@ class EafReader {
  public:
   explicit EafReader(const LabelText& file)
       : file_(file), xml_(file.bytes, file.name, "ANNOTATION_DOCUMENT") {
+    const pugi::xml_node header = xml_.root().child("HEADER");
+    const std::string_view unit = header.attribute("TIME_UNITS").as_string("milliseconds");
+    if (unit != "milliseconds")
+      fail(xml_.line_of(header),
+           fmt::format("TIME_UNITS is {}; expected \"milliseconds\"", shown(unit)));
     read_slots();
     for (const pugi::xml_node& tier : xml_.root().children("TIER")) index(tier);
   }

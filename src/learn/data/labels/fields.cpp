@@ -22,6 +22,29 @@ std::string_view without_ending(std::string_view name) {
   return dot == std::string_view::npos || dot == 0 ? name : name.substr(0, dot);
 }
 
+/// Two for each folder above it that has the same name, and one for the same file name.
+int likeness(std::string_view entry, std::string_view recording) {
+  int points = trim(file_name(entry)) == trim(file_name(recording)) ? 1 : 0;
+  const auto up = [](std::string_view& path) {
+    path.remove_suffix(std::min(file_name(path).size() + 1, path.size()));
+    return trim(file_name(path));
+  };
+  while (!entry.empty() && !recording.empty()) {
+    const std::string_view folder = up(entry);
+    if (folder.empty() || folder != up(recording)) break;
+    points += 2;
+  }
+  return points;
+}
+
+[[noreturn]] void refuse_second_name(const LabelText& file, std::string_view first,
+                                     std::string_view second) {
+  throw DataError(
+      fmt::format("{}: it has labels of {} and of {}, and either may be the recording {}; give the "
+                  "recordings different names",
+                  file.name, shown(first), shown(second), shown(file.options.recording)));
+}
+
 }  // namespace
 
 void for_lines(std::string_view text,
@@ -37,9 +60,15 @@ double number_in(std::string_view field, std::string_view what, std::string_view
                  std::int64_t line) {
   const std::optional<double> value = parse_double(trim(field));
   if (!value)
-    throw DataError(
-        fmt::format("{}:{}: {} is {}; expected a number", name, line, what, shown(field)));
+    throw DataError(fmt::format("{}:{}: {} is {}; expected a number{}", name, line, what,
+                                shown(field), is_number(field) ? " with a decimal point" : ""));
   return *value;
+}
+
+bool is_number(std::string_view field) {
+  std::string text(trim(field));
+  std::ranges::replace(text, ',', '.');
+  return parse_double(text).has_value();
 }
 
 std::int64_t integer_in(std::string_view field, std::string_view what, std::string_view name,
@@ -96,10 +125,30 @@ bool Recordings::wants(std::string_view recording) {
     names_.emplace_back(recording);
     known_.emplace(recording);
   }
-  const bool wanted =
-      file_.options.recording.empty() || same_recording(recording, file_.options.recording);
-  found_ = found_ || wanted;
-  return wanted;
+  if (file_.options.recording.empty()) return true;
+  if (!same_recording(recording, file_.options.recording)) return false;
+  if (is_found_ && found_ != recording && !file_.inspect)
+    refuse_second_name(file_, found_, recording);
+  is_found_ = true;
+  found_ = recording;
+  return true;
+}
+
+std::optional<std::size_t> find_recording(const std::vector<std::string>& names,
+                                          const LabelText& file) {
+  const std::string& wanted = file.options.recording;
+  std::optional<std::size_t> best, second;
+  int most = -1;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (!same_recording(names[i], wanted)) continue;
+    const int points = likeness(names[i], wanted);
+    if (points < most) continue;
+    second = points == most ? best : std::nullopt;
+    best = i;
+    most = points;
+  }
+  if (second) refuse_second_name(file, names[*second], names[*best]);
+  return best;
 }
 
 std::vector<std::string> Recordings::finish(std::int64_t line) const {
@@ -108,10 +157,10 @@ std::vector<std::string> Recordings::finish(std::int64_t line) const {
     throw DataError(fmt::format(
         "{}:{}: it has labels of {} recordings, {} and others; name the recording to read",
         file_.name, line, names_.size(), shown(names_[0])));
-  if (!found_)
+  if (!is_found_ && !file_.options.recording.empty())
     throw DataError(fmt::format("{}:{}: it has no labels of the recording {}, but of {}{}",
-                                file_.name, line, shown(file_.options.recording), shown(names_[0]),
-                                names_.size() > 1 ? " and others" : ""));
+                                file_.name, line, shown(file_name(file_.options.recording)),
+                                shown(names_[0]), names_.size() > 1 ? " and others" : ""));
   return names_;
 }
 

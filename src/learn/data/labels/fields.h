@@ -2,6 +2,7 @@
 // Fields of label files: numbers, labels, rates, and the recordings that a file names.
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -12,12 +13,19 @@
 
 namespace segfuse::data {
 
+/// What separates the fields of the table: a tab in .tsv and a comma in others, or ';', a tab or a
+/// comma with which `understood` takes the first line where it does not take that of the ending.
+char find_separator(std::string_view text, std::string_view name,
+                    const std::function<bool(const TableRow&)>& understood);
+
 /// Calls visit(line, number) for each line that is not blank; numbers count from 1.
 void for_lines(std::string_view text, const std::function<void(std::string_view, std::int64_t)>&);
 
 /// A field as a number; DataError "FILE:LINE: WHAT is "..."; expected a number".
 double number_in(std::string_view field, std::string_view what, std::string_view name,
                  std::int64_t line);
+/// Whether it is one with a decimal point or comma.
+bool is_number(std::string_view field);
 std::int64_t integer_in(std::string_view field, std::string_view what, std::string_view name,
                         std::int64_t line);
 /// The label without blanks at its ends; one that is empty is refused.
@@ -44,12 +52,18 @@ class Recordings {
   const LabelText& file_;
   std::vector<std::string> names_;
   std::set<std::string, std::less<>> known_;
-  bool found_ = false;
+  std::string found_;  ///< the name that the recording has
+  bool is_found_ = false;
 };
 
 /// Whether a name in a label file means the recording: the same file name, or the same without the
 /// ending, in whatever folder.
 bool same_recording(std::string_view entry, std::string_view recording);
+
+/// Of names that same_recording() takes for the recording, the place of the one whose folders and
+/// ending are most like its; DataError where two are equally so, and nothing where there is none.
+std::optional<std::size_t> find_recording(const std::vector<std::string>& names,
+                                          const LabelText& file);
 
 /// The name that label files have for the recording.
 std::string name_in_labels(const Recording& recording);

@@ -51,6 +51,12 @@ RawSegments choose_tier(RawLabels labels, const std::string& tier, std::string_v
   std::vector<std::string> seen;
   for (RawTier& found : labels.tiers) {
     if (tier.empty() ? found.intervals : found.name == tier) {
+      const auto is_twin = [&](const RawTier& other) {
+        return other.name == found.name && other.intervals == found.intervals;
+      };
+      if (std::ranges::count_if(labels.tiers, is_twin) > 1)
+        throw DataError(fmt::format("{}: two tiers are called {}; rename one of them", name,
+                                    shown(found.name)));
       if (!found.intervals)
         throw DataError(
             fmt::format("{}: tier {} holds points; an interval tier is needed", name, shown(tier)));

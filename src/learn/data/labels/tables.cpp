@@ -1,11 +1,14 @@
 // Tables with a header line: CSV and TSV of several programs, and Raven's selection tables.
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
+#include <unordered_map>
 
+#include "base/mutex.h"
 #include "base/text.h"
 #include "learn/data/labels/fields.h"
 #include "segfuse/error.h"
@@ -37,11 +40,14 @@ std::optional<std::size_t> find_column(const TableRow& header, std::string_view 
   return std::nullopt;
 }
 
-/// " with ';' between its fields" of a header that is one field because of it.
-std::string other_separator(const TableRow& header) {
-  if (header.fields.size() != 1) return "";
-  if (header.fields[0].find(';') != std::string::npos) return " with ';' between its fields";
-  return header.fields[0].find('\t') != std::string::npos ? " with tabs between its fields" : "";
+/// "; it has NAME, NAME".
+std::string columns_text(const TableRow& header) {
+  constexpr std::size_t kShown = 8;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < std::min(kShown, header.fields.size()); ++i)
+    names.push_back(shown(header.fields[i]));
+  return fmt::format("; it has {}{}", fmt::join(names, ", "),
+                     header.fields.size() > kShown ? " and more" : "");
 }
 
 struct Columns {
@@ -55,7 +61,7 @@ struct Columns {
 
 Columns find_columns(const TableRow& first, std::string_view name) {
   Columns columns;
-  if (!first.fields.empty() && parse_double(first.fields[0])) return columns;
+  if (!first.fields.empty() && is_number(first.fields[0])) return columns;
   columns.header = true;
   std::size_t nearest = 0;
   int most = -1;
@@ -85,9 +91,9 @@ Columns find_columns(const TableRow& first, std::string_view name) {
   const Naming& names = kNamings[nearest];
   for (const std::string_view wanted : {names.start, names.end, names.label})
     if (!find_column(first, wanted))
-      throw DataError(fmt::format("{}:{}: no column \"{}\" in the header{}; expected {}, {} and {}",
-                                  name, first.line, wanted, other_separator(first), names.start,
-                                  names.end, names.label));
+      throw DataError(fmt::format("{}:{}: no column \"{}\" in the header; expected {}, {} and {}{}",
+                                  name, first.line, wanted, names.start, names.end, names.label,
+                                  columns_text(first)));
   return columns;
 }
 
@@ -97,17 +103,80 @@ void check_fields(const TableRow& row, std::size_t least, std::string_view name)
                                 row.fields.size(), least));
 }
 
-char separator_of(std::string_view name) { return extension_of(name) == ".tsv" ? '\t' : ','; }
+/// Decimal points where a comma may stand for them: in tables of spreadsheets that separate fields
+/// by ';'. One table has one kind.
+class Decimals {
+ public:
+  explicit Decimals(char separator) : may_be_comma_(separator == ';') {}
 
-}  // namespace
+  std::string with_point(const std::string& field, std::string_view name, std::int64_t line) {
+    const std::size_t at = field.find_first_of(".,");
+    if (!may_be_comma_ || at == std::string::npos || !parse_double(trim(with(field, at))))
+      return field;
+    if (mark_ != '\0' && mark_ != field[at])
+      throw DataError(
+          fmt::format("{}:{}: {} has a '{}' before its decimals, and numbers above have a '{}'; "
+                      "expected one of them",
+                      name, line, shown(field), field[at], mark_));
+    mark_ = field[at];
+    return with(field, at);
+  }
 
-RawLabels read_csv(const LabelText& file) {
-  const std::vector<TableRow> rows = parse_table(file.bytes, separator_of(file.name), file.name);
-  RawLabels out{RawSegments{}};
+ private:
+  static std::string with(std::string field, std::size_t at) {
+    field[at] = '.';
+    return field;
+  }
+
+  bool may_be_comma_;
+  char mark_ = '\0';
+};
+
+/// Column names of a program, or numbers in a table without a header.
+bool is_label_row(const TableRow& row, std::string_view name) {
+  if (row.fields.size() < 3) return false;
+  if (is_number(row.fields[0])) return is_number(row.fields[1]);
+  try {
+    return find_columns(row, name).header;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
+/// All labels of a table, with times as they are in it.
+struct CsvLabels {
+  std::vector<std::string> names;                   ///< of recordings; empty where it has none
+  std::vector<std::vector<LabelSegment>> segments;  ///< those of each name, or all
+  bool in_samples = false;
+  std::int64_t last_line = 1;
+};
+
+CsvLabels parse_csv(const LabelText& file) {
+  const char separator = find_separator(
+      file.bytes, file.name, [&](const TableRow& row) { return is_label_row(row, file.name); });
+  const std::vector<TableRow> rows = parse_table(file.bytes, separator, file.name);
+  CsvLabels out;
   if (rows.empty()) return out;
   const Columns columns = find_columns(rows[0], file.name);
-  const double rate = columns.in_samples ? rate_of(file) : 1;
-  Recordings recordings(file);
+  out.in_samples = columns.in_samples;
+  out.last_line = rows.back().line;
+  if (!columns.recording) out.segments.emplace_back();
+  std::unordered_map<std::string, std::size_t> places;
+  const auto place_of = [&](const TableRow& row) {
+    if (!columns.recording) return std::size_t{0};
+    const std::string name(trim(row.fields[*columns.recording]));
+    const auto [at, fresh] = places.emplace(name, out.names.size());
+    if (fresh) {
+      out.names.push_back(name);
+      out.segments.emplace_back();
+    }
+    return at->second;
+  };
+  Decimals decimals(separator);
+  const auto number = [&](const TableRow& row, std::size_t column, std::string_view what) {
+    return number_in(decimals.with_point(row.fields[column], file.name, row.line), what, file.name,
+                     row.line);
+  };
   for (std::size_t i = columns.header ? 1 : 0; i < rows.size(); ++i) {
     const TableRow& row = rows[i];
     check_fields(row, columns.last() + 1, file.name);
@@ -115,12 +184,60 @@ RawLabels read_csv(const LabelText& file) {
     if (columns.declares && (trim(first).empty() || lower(trim(first)) == "nan")) continue;
     // Quoted fields keep blanks.
     std::string label = label_in(csv_text(trim(row.fields[columns.label])), file.name, row.line);
-    const double start = number_in(first, "the start", file.name, row.line);
-    const double end = number_in(row.fields[columns.end], "the end", file.name, row.line);
-    if (columns.recording && !recordings.wants(trim(row.fields[*columns.recording]))) continue;
-    out.tiers[0].raw.segments.push_back({start / rate, end / rate, std::move(label), row.line});
+    const double start = number(row, columns.start, "the start");
+    const double end = number(row, columns.end, "the end");
+    out.segments[place_of(row)].push_back({start, end, std::move(label), row.line});
   }
-  out.recordings = recordings.finish(rows.back().line);
+  return out;
+}
+
+/// A table of many recordings is read for each of them, so the last such table is kept.
+class KeptTable {
+ public:
+  std::shared_ptr<const CsvLabels> of(const LabelText& file) {
+    {
+      const MutexLock lock(mutex_);
+      if (labels_ && name_ == file.name && text_ == file.bytes) return labels_;
+    }
+    auto labels = std::make_shared<const CsvLabels>(parse_csv(file));
+    if (labels->names.size() < 2) return labels;
+    const MutexLock lock(mutex_);
+    name_ = file.name;
+    text_ = file.bytes;
+    labels_ = labels;
+    return labels;
+  }
+
+ private:
+  Mutex mutex_;
+  std::string name_ SEGFUSE_GUARDED_BY(mutex_), text_ SEGFUSE_GUARDED_BY(mutex_);
+  std::shared_ptr<const CsvLabels> labels_ SEGFUSE_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+RawLabels read_csv(const LabelText& file) {
+  static KeptTable kept;
+  const std::shared_ptr<const CsvLabels> labels = kept.of(file);
+  RawLabels out{RawSegments{}};
+  const double rate = labels->in_samples ? rate_of(file) : 1;
+  const auto take = [&](std::size_t place) {
+    for (const LabelSegment& s : labels->segments[place])
+      out.tiers[0].raw.segments.push_back({s.start / rate, s.end / rate, s.label, s.line});
+  };
+  bool found = labels->names.empty() && !labels->segments.empty();
+  if (found) take(0);
+  if (!found && !file.inspect && !file.options.recording.empty())
+    if (const std::optional<std::size_t> place = find_recording(labels->names, file)) {
+      take(*place);
+      found = true;
+    }
+  if (!found) {  // all, or what is wrong with their names
+    Recordings recordings(file);
+    for (std::size_t i = 0; i < labels->names.size(); ++i)
+      if (recordings.wants(labels->names[i])) take(i);
+    out.recordings = recordings.finish(labels->last_line);
+  }
   sort_by_start(out.tiers[0].raw);
   return out;
 }

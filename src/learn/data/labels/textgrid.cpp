@@ -50,6 +50,15 @@ class Tokens {
     return std::move(token.text);
   }
 
+  /// Nothing but decoration may follow.
+  void end(std::string_view what) {
+    const Token token = next();
+    if (token.kind == TokenKind::kEnd) return;
+    throw DataError(fmt::format(
+        "{}:{}: {} follows {}; a number of tiers, intervals or points in the file is too small",
+        name_, token.line, shown(token.text), what));
+  }
+
   std::string flag(std::string_view what) {
     Token token = next();
     if (token.kind != TokenKind::kFlag) fail(token, what, "<exists>");
@@ -139,7 +148,7 @@ void check_header(Tokens& tokens, std::string_view text, std::string_view name) 
     throw DataError(
         fmt::format("{}: byte 0: a binary TextGrid; save it in Praat as a text file", name));
   const std::string type = tokens.string("the file type");
-  if (type != "ooTextFile")
+  if (type != "ooTextFile" && type != "ooTextFile short")  // the latter of older versions
     throw DataError(fmt::format("{}:{}: the file type is {}; expected \"ooTextFile\"", name,
                                 tokens.line(), shown(type)));
   const std::string object = tokens.string("the object class");
@@ -209,6 +218,7 @@ RawLabels read_textgrid(const LabelText& file) {
   const std::int64_t count = tokens.count("the number of tiers");
   RawLabels out;
   for (std::int64_t i = 0; i < count; ++i) out.tiers.push_back(read_tier(tokens, file.name));
+  tokens.end(count == 1 ? "the only tier" : fmt::format("the last of {} tiers", count));
   return out;
 }
 

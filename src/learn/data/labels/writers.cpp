@@ -27,6 +27,13 @@ std::string csv_table(const Annotation& annotation, std::string_view header, Row
   return out;
 }
 
+/// With a decimal point: crowsetta refuses columns of times that are all whole numbers.
+std::string with_decimals(double number) {
+  std::string out = format_seconds(number);
+  if (out.find('.') == std::string::npos) out += ".0";
+  return out;
+}
+
 std::string file_name(const LabelOutput& output) {
   return std::filesystem::path(output.recording).filename().string();
 }
@@ -52,7 +59,7 @@ std::string write_festvox(const Annotation& annotation, const LabelOutput&) {
 std::string write_audacity(const Annotation& annotation, const LabelOutput&) {
   std::string out;
   for (const LabelSegment& segment : annotation.segments)
-    out += fmt::format("{}\t{}\t{}\n", format_seconds(segment.start), format_seconds(segment.end),
+    out += fmt::format("{}\t{}\t{}\n", with_decimals(segment.start), with_decimals(segment.end),
                        plain_label(segment, "\t\r\n"));
   return out;
 }
@@ -82,7 +89,7 @@ std::string write_csv(const Annotation& annotation, const LabelOutput& output) {
 
 std::string write_simple_seq(const Annotation& annotation, const LabelOutput&) {
   return csv_table(annotation, "onset_s,offset_s,label", [](const LabelSegment& s, std::size_t) {
-    return fmt::format("{},{},{}", format_seconds(s.start), format_seconds(s.end),
+    return fmt::format("{},{},{}", with_decimals(s.start), with_decimals(s.end),
                        csv_field(s.label));
   });
 }
@@ -92,7 +99,7 @@ std::string write_generic_seq(const Annotation& annotation, const LabelOutput& o
   return csv_table(annotation, "label,onset_s,offset_s,notated_path,annot_path,sequence,annotation",
                    [&](const LabelSegment& s, std::size_t) {
                      return fmt::format("{},{},{},{},{},0,0", csv_field(s.label),
-                                        format_seconds(s.start), format_seconds(s.end), name, name);
+                                        with_decimals(s.start), with_decimals(s.end), name, name);
                    });
 }
 
@@ -117,9 +124,9 @@ std::string write_raven(const Annotation& annotation, const LabelOutput& output)
       "Annotation\n";
   for (std::size_t i = 0; i < annotation.segments.size(); ++i) {
     const LabelSegment& segment = annotation.segments[i];
-    out += fmt::format("{}\tSpectrogram 1\t1\t{}\t{}\t0\t{:.10g}\t{}\n", i + 1,
-                       format_seconds(segment.start), format_seconds(segment.end),
-                       output.sample_rate / 2, plain_label(segment, "\t\r\n"));
+    out += fmt::format("{}\tSpectrogram 1\t1\t{}\t{}\t0.0\t{}\t{}\n", i + 1,
+                       with_decimals(segment.start), with_decimals(segment.end),
+                       with_decimals(output.sample_rate / 2), plain_label(segment, "\t\r\n"));
   }
   return out;
 }

@@ -72,6 +72,26 @@ void append_numbers(const TableRow& row, std::size_t columns, std::string_view n
   }
 }
 
+namespace {
+
+/// The column that pandas and R put before the others: without a name, 0, 1, 2, ... or 1, 2, ...
+bool counts_rows(const std::string& name, const std::vector<float>& numbers, std::size_t columns) {
+  if (!trim(name).empty() || columns < 2 || numbers.empty()) return false;
+  std::size_t row = numbers[0] == 0 ? 0 : 1;
+  for (std::size_t at = 0; at < numbers.size(); at += columns)
+    if (numbers[at] != static_cast<float>(row++)) return false;
+  return true;
+}
+
+void drop_first_column(std::vector<float>& numbers, std::size_t columns) {
+  std::size_t to = 0;
+  for (std::size_t at = 0; at < numbers.size(); ++at)
+    if (at % columns != 0) numbers[to++] = numbers[at];
+  numbers.resize(to);
+}
+
+}  // namespace
+
 Tensor parse_number_table(std::string_view bytes, std::string_view name) {
   const std::string text = to_utf8(bytes, name);
   const std::vector<TableRow> rows =
@@ -80,10 +100,12 @@ Tensor parse_number_table(std::string_view bytes, std::string_view name) {
   const std::size_t first = header ? 1 : 0;
   check_size(static_cast<double>(rows.size() - std::min(first, rows.size())),
              rows.empty() ? 1 : static_cast<double>(rows[0].fields.size()), name);
-  const std::size_t columns = rows[0].fields.size();
+  std::size_t columns = rows[0].fields.size();
   std::vector<float> numbers;
   numbers.reserve((rows.size() - first) * columns);
   for (std::size_t r = first; r < rows.size(); ++r) append_numbers(rows[r], columns, name, numbers);
+  if (header && counts_rows(rows[0].fields[0], numbers, columns))
+    drop_first_column(numbers, columns--);
   return Tensor::from(numbers, {static_cast<std::int64_t>(rows.size() - first),
                                 static_cast<std::int64_t>(columns)});
 }

@@ -50,7 +50,7 @@ FigureRow row_of(const metrics::Measure& measure, const std::vector<Drawn>& syst
   FigureRow row{measure, {}};
   for (std::size_t i = 0; i < systems.size(); ++i) {
     Figure& figure = row.figures.emplace_back();
-    figure.value = measure.value(systems[i].sum);
+    figure.value = systems[i].recordings.empty() ? kNoValue : measure.value(systems[i].sum);
     figure.interval = metrics::interval_of(systems[i].draws, measure.value);
     if (i == reference) continue;
     figure.difference = figure.value - measure.value(systems[reference].sum);
@@ -117,6 +117,8 @@ Json bootstrap_json(std::int64_t recordings) {
 }
 
 void add_figures(Json& json, const Figures& figures, std::size_t system) {
+  if (figures.recordings == 0)  // sums of nothing would be perfect
+    for (const FigureRow& row : figures.rows) json[row.measure.key] = nullptr;
   Json& intervals = json["intervals"] = Json::object();
   for (const FigureRow& row : figures.rows)
     intervals[row.measure.key] = interval_json(row.figures[system].interval);
