@@ -45,7 +45,7 @@ class PretrainedModel:
 
 def models() -> list[PretrainedModel]:
     """The pretrained models that are found: in the folders that SEGFUSE_MODELS names (with colons
-    between them), and in the package segfuse-models (`pip install segfuse[models]`).
+    between them), and in the package segfuse-models (`pip install 'segfuse[models]'`).
 
     Raises:
         DataError: an index of models is malformed, or a folder of SEGFUSE_MODELS has none.

@@ -153,6 +153,21 @@ def paths_of_the_build():
     return sorted(path for path in found if path.split("/")[0] not in ("tests", "bench"))
 
 
+class CommandsTest(unittest.TestCase):
+    def test_names_of_extras_are_quoted(self):
+        """zsh takes the brackets for a pattern."""
+        project = text("pyproject.toml")
+        for folder in ("cli", "docs", "packaging", "python", "src"):
+            for path in (tool.SOURCE / folder).rglob("*"):
+                if path.suffix not in (".cpp", ".h", ".md", ".py"):
+                    continue
+                with self.subTest(file=path):
+                    for command in re.findall(r"pip install (?:-\S+ \S+ )*(\S*\w\[.*)", path.read_text()):
+                        found = re.match(r"'segfuse\[(\w+)\]'", command)
+                        self.assertTrue(found, command)
+                        self.assertIn(f"\n{found.group(1)} = [", project)
+
+
 class FilesTest(unittest.TestCase):
     def test_every_recipe_builds_from_the_same_parts(self):
         recipe = ast.parse(text("packaging/conan/conanfile.py"))
