@@ -2,7 +2,10 @@
 
 import ast
 import json
+import pathlib
 import re
+import subprocess
+import tempfile
 import unittest
 
 import tool
@@ -151,6 +154,26 @@ def paths_of_the_build():
     text_of_all = "".join(file.read_text() for file in files)
     found = set(re.findall(r"PROJECT_SOURCE_DIR\}/([A-Za-z_/.]+)", text_of_all))
     return sorted(path for path in found if path.split("/")[0] not in ("tests", "bench"))
+
+
+class LauncherTest(unittest.TestCase):
+    """ccache serves builds that name no other launcher."""
+
+    def launcher(self, *options):
+        head = text("cmake/options.cmake").split("find_package(")[0]
+        with tempfile.TemporaryDirectory(prefix="segfuse-launcher-") as folder:
+            pathlib.Path(folder, "CMakeLists.txt").write_text(
+                "cmake_minimum_required(VERSION 3.25)\nproject(launcher LANGUAGES NONE)\n"
+                f'{head}\nmessage("it is ${{CMAKE_CXX_COMPILER_LAUNCHER}};")\n'
+            )
+            command = ["cmake", "-S", folder, "-B", f"{folder}/build", "-DSEGFUSE_CCACHE=/a/ccache", *options]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return re.search(r"it is (.*);", done.stdout + done.stderr).group(1)
+
+    def test_of_the_project_and_of_the_user(self):
+        self.assertEqual(self.launcher(), "/a/ccache")
+        self.assertEqual(self.launcher("-DCMAKE_CXX_COMPILER_LAUNCHER=/a/sccache"), "/a/sccache")
+        self.assertEqual(self.launcher("-DCMAKE_CXX_COMPILER_LAUNCHER="), "")
 
 
 class CommandsTest(unittest.TestCase):
