@@ -1,6 +1,7 @@
 """Version, libraries and files: what CMake says, every recipe under packaging/ says as well."""
 
 import ast
+import fnmatch
 import json
 import pathlib
 import re
@@ -106,6 +107,15 @@ class LibrariesTest(unittest.TestCase):
         self.assertEqual(named - DEBIAN_TOOLS, {debian for debian, _, _ in LIBRARIES.values()} - {None})
         for name in named - {"debhelper-compat"}:
             self.assertRegex(text("tools/setup"), rf"[ \n]{re.escape(name)}:")
+
+    def test_debian_knows_every_compiled_file(self):
+        """lintian refuses those without source that no override names."""
+        overrides = text("packaging/debian/source/lintian-overrides")
+        known = re.findall(r"source-is-missing \[(.*)\]$", overrides, re.MULTILINE)
+        files = [str(path.relative_to(tool.SOURCE)) for path in (tool.SOURCE / "tests").rglob("*.cubin")]
+        self.assertTrue(files)
+        for file in files:
+            self.assertTrue(any(fnmatch.fnmatchcase(file, pattern) for pattern in known), file)
 
     def test_vcpkg(self):
         named = {name for name in port()["dependencies"] if isinstance(name, str)}
