@@ -59,7 +59,7 @@ void list_models(const Common& common) {
   }
   put("no pretrained models; looked in\n");
   for (const auto& folder : pretrained_folders()) put("  {}\n", folder.string());
-  put("the Python package segfuse-models has some: pip install segfuse[models]\n");
+  put("the Python package segfuse-models has some: pip install 'segfuse[models]'\n");
 }
 
 void show_card(const std::string& name, const Common& common) {

@@ -12,7 +12,7 @@ if(PROJECT_IS_TOP_LEVEL)
   # O2 for quick builds; the modules with hot loops add O3 (src/CMakeLists.txt).
   set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
   find_program(SEGFUSE_CCACHE ccache)
-  if(SEGFUSE_CCACHE)
+  if(SEGFUSE_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
     set(CMAKE_CXX_COMPILER_LAUNCHER ${SEGFUSE_CCACHE})
   endif()
 endif()

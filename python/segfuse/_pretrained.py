@@ -45,7 +45,7 @@ class PretrainedModel:
 
 def models() -> list[PretrainedModel]:
     """Lists the installed pretrained models: those in the folders of SEGFUSE_MODELS (separated by
-    colons) and in the package segfuse-models (`pip install segfuse[models]`).
+    colons) and in the package segfuse-models (`pip install 'segfuse[models]'`).
 
     Raises:
         DataError: an index of models is malformed, or a folder of SEGFUSE_MODELS has no index.

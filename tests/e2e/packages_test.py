@@ -1,8 +1,12 @@
 """Version, libraries and files: what CMake says, every recipe under packaging/ says as well."""
 
 import ast
+import fnmatch
 import json
+import pathlib
 import re
+import subprocess
+import tempfile
 import unittest
 
 import tool
@@ -104,6 +108,15 @@ class LibrariesTest(unittest.TestCase):
         for name in named - {"debhelper-compat"}:
             self.assertRegex(text("tools/setup"), rf"[ \n]{re.escape(name)}:")
 
+    def test_debian_knows_every_compiled_file(self):
+        """lintian refuses those without source that no override names."""
+        overrides = text("packaging/debian/source/lintian-overrides")
+        known = re.findall(r"source-is-missing \[(.*)\]$", overrides, re.MULTILINE)
+        files = [str(path.relative_to(tool.SOURCE)) for path in (tool.SOURCE / "tests").rglob("*.cubin")]
+        self.assertTrue(files)
+        for file in files:
+            self.assertTrue(any(fnmatch.fnmatchcase(file, pattern) for pattern in known), file)
+
     def test_vcpkg(self):
         named = {name for name in port()["dependencies"] if isinstance(name, str)}
         named.update(port()["features"]["mpi"]["dependencies"])
@@ -151,6 +164,41 @@ def paths_of_the_build():
     text_of_all = "".join(file.read_text() for file in files)
     found = set(re.findall(r"PROJECT_SOURCE_DIR\}/([A-Za-z_/.]+)", text_of_all))
     return sorted(path for path in found if path.split("/")[0] not in ("tests", "bench"))
+
+
+class LauncherTest(unittest.TestCase):
+    """ccache serves builds that name no other launcher."""
+
+    def launcher(self, *options):
+        head = text("cmake/options.cmake").split("find_package(")[0]
+        with tempfile.TemporaryDirectory(prefix="segfuse-launcher-") as folder:
+            pathlib.Path(folder, "CMakeLists.txt").write_text(
+                "cmake_minimum_required(VERSION 3.25)\nproject(launcher LANGUAGES NONE)\n"
+                f'{head}\nmessage("it is ${{CMAKE_CXX_COMPILER_LAUNCHER}};")\n'
+            )
+            command = ["cmake", "-S", folder, "-B", f"{folder}/build", "-DSEGFUSE_CCACHE=/a/ccache", *options]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return re.search(r"it is (.*);", done.stdout + done.stderr).group(1)
+
+    def test_of_the_project_and_of_the_user(self):
+        self.assertEqual(self.launcher(), "/a/ccache")
+        self.assertEqual(self.launcher("-DCMAKE_CXX_COMPILER_LAUNCHER=/a/sccache"), "/a/sccache")
+        self.assertEqual(self.launcher("-DCMAKE_CXX_COMPILER_LAUNCHER="), "")
+
+
+class CommandsTest(unittest.TestCase):
+    def test_names_of_extras_are_quoted(self):
+        """zsh takes the brackets for a pattern."""
+        project = text("pyproject.toml")
+        for folder in ("cli", "docs", "packaging", "python", "src"):
+            for path in (tool.SOURCE / folder).rglob("*"):
+                if path.suffix not in (".cpp", ".h", ".md", ".py"):
+                    continue
+                with self.subTest(file=path):
+                    for command in re.findall(r"pip install (?:-\S+ \S+ )*(\S*\w\[.*)", path.read_text()):
+                        found = re.match(r"'segfuse\[(\w+)\]'", command)
+                        self.assertTrue(found, command)
+                        self.assertIn(f"\n{found.group(1)} = [", project)
 
 
 class FilesTest(unittest.TestCase):

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
+#include <system_error>
 #include <vector>
 
 #include "base/code/blake2b.h"
@@ -65,7 +66,9 @@ fs::path variable(const char* name) {
 }
 
 void make_private(const fs::path& folder) {
-  if (folder.has_parent_path()) fs::create_directories(folder.parent_path());
+  std::error_code failed;
+  if (folder.has_parent_path() && (fs::create_directories(folder.parent_path(), failed), failed))
+    throw FileError(folder.parent_path(), "make the directory", failed.value());
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     throw FileError(folder, "make the directory", errno);
 }
@@ -85,8 +88,7 @@ std::string secret_in(const fs::path& path) {
     folder.remove(kSecretName);
   }
   throw DataError(
-      fmt::format("{}: other users can read it, and its mode cannot be changed; delete the file, "
-                  "or name another folder with --cache-dir",
+      fmt::format("{}: other users can read it, and its mode cannot be changed; delete the file",
                   (path / kSecretName).string()));
 }
 
@@ -130,9 +132,8 @@ std::optional<Folder> CodeStore::open_folder() const {
   Folder folder(folder_);
   const struct stat status = folder.status();
   if (status.st_uid != ::geteuid())
-    throw DataError(fmt::format(
-        "{}: the folder belongs to another user (uid {}); name another one with --cache-dir",
-        folder_.string(), status.st_uid));
+    throw DataError(fmt::format("{}: the folder belongs to another user (uid {})", folder_.string(),
+                                status.st_uid));
   // The usual mode where groups are of one user; what others have put there is not taken anyway.
   if (!only_ours(status) && ::fchmod(folder.descriptor(), status.st_mode & 07755U) != 0)
     throw FileError(folder_, "take the right to write from others in", errno);
@@ -253,7 +254,10 @@ void CodeStore::evict(const Folder& folder, std::uint64_t added) const {
 void CodeStore::complain(std::string_view why) const noexcept {
   if (complained_.exchange(true)) return;
   try {
-    log(LogLevel::kWarning, "compiled code is not kept: {}", why);
+    log(LogLevel::kWarning,
+        "compiled code is not kept, so each process compiles again: {}; SEGFUSE_CACHE_DIR or "
+        "--cache-dir may name another folder",
+        why);
   } catch (...) {
   }
 }

@@ -53,7 +53,7 @@ PretrainedModel find_model(const std::string& name, std::string_view missing) {
   for (const PretrainedModel& model : models) names.push_back(model.name);
   throw DataError(fmt::format(
       "{}: {} pretrained model of this name; {} ({})", name, missing,
-      names.empty() ? "none is installed: pip install segfuse[models]" : suggestion(name, names),
+      names.empty() ? "none is installed: pip install 'segfuse[models]'" : suggestion(name, names),
       looked_in()));
 }
 

@@ -70,17 +70,23 @@ TEST(CodeStore, WithoutAFolderNothingIsKept) {
   EXPECT_EQ(store.get("n", "o", "key"), std::nullopt);
 }
 
-TEST(CodeStore, SaysOnceThatItCannotWrite) {
+TEST(CodeStore, SaysOnceThatItCannotWriteAndWhatHelps) {
   const test::TemporaryDirectory folder;
   folder.write("file", "in the way");
-  int said = 0;
-  const LogSink former = set_log_sink([&](LogLevel, std::string_view) { ++said; });
-  const CodeStore store(folder / "file/below");
-  store.put("n", "o", "key", "content");
-  store.put("n", "o", "key", "content");
-  set_log_sink(former);
-  EXPECT_EQ(said, 1);
-  EXPECT_EQ(store.get("n", "o", "key"), std::nullopt);
+  for (const char* place : {"file", "file/below", "file/below/it"}) {
+    std::vector<std::string> said;
+    const LogSink former =
+        set_log_sink([&](LogLevel, std::string_view text) { said.emplace_back(text); });
+    const CodeStore store(folder / place);
+    store.put("n", "o", "key", "content");
+    store.put("n", "o", "key", "content");
+    set_log_sink(former);
+    ASSERT_EQ(said.size(), 1U) << place;
+    EXPECT_THAT(said[0], testing::MatchesRegex(
+                             "[^:]*compiles again: cannot [^:]*'" + folder.path().string() +
+                             "/file[^:]*': Not a directory; SEGFUSE_CACHE_DIR.*"));
+    EXPECT_EQ(store.get("n", "o", "key"), std::nullopt);
+  }
 }
 
 CodeStoreOptions options_of(const test::TemporaryDirectory& secrets,
