@@ -35,7 +35,7 @@ def _triangle(operation: str, x: Any, k: int, *, lower: bool) -> Value:
     k = whole(f"{operation}: k", k)
     row = shapes.expand_dims(creation.arange(x.shape[-2], like=x), 1) + k
     column = creation.arange(x.shape[-1], like=x)
-    return e.where(column <= row if lower else column >= row, x, 0)
+    return e.where(column <= row if lower else column >= row, x, creation.zeros_like(x))
 
 
 def tril(x: Any, k: int = 0) -> Value:
@@ -60,11 +60,11 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
     x = x[..., :, offset:] if offset >= 0 else x[..., -offset:, :]
     rows, columns = x.shape[-2:]
     length = rows if rows <= columns else columns
-    x = x[..., :length, :length]
-    mask = creation.eye(length, dtype="bool", like=x)
-    if x.dtype == "bool":
-        return reductions.any(x & mask, -2)
-    return reductions.sum(e.where(mask, x, 0), -2, dtype=x.dtype)
+    lead = x.shape[:-2]
+    flat = shapes.reshape(x[..., :length, :length], (*lead, length * length))
+    # With one more element at the end of each row, the diagonal is the first column.
+    flat = _widened(flat, 0, length)
+    return shapes.reshape(flat, (*lead, length, length + 1))[..., 0]
 
 
 def diag(x: Any, k: int = 0) -> Value:
@@ -75,14 +75,17 @@ def diag(x: Any, k: int = 0) -> Value:
     if x.ndim != 1:
         raise UsageError(f"diag: found {x!r}, expected one or two axes")
     k = whole("diag: k", k)
-    x = shapes.pad(x, [(k, 0) if k >= 0 else (0, -k)]) if x.dtype != "bool" else _padded(x, k)
+    x = _widened(x, max(k, 0), max(-k, 0))
     n = x.shape[0]
-    return e.where(creation.eye(n, None, k, "bool", like=x), x, 0)
+    return e.where(creation.eye(n, None, k, "bool", like=x), x, creation.zeros_like(x))
 
 
-def _padded(x: Value, k: int) -> Value:
-    wide = shapes.pad(e.astype(x, "int32"), [(k, 0) if k >= 0 else (0, -k)])
-    return wide != 0
+def _widened(x: Value, before: Any, after: Any) -> Value:
+    """x with zeros around along its last axis."""
+    around = [(0, 0)] * (x.ndim - 1) + [(before, after)]
+    if x.dtype != "bool":
+        return shapes.pad(x, around)
+    return shapes.pad(e.astype(x, "int32"), around) != 0
 
 
 def diagflat(x: Any, k: int = 0) -> Value:

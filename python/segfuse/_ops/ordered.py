@@ -266,7 +266,7 @@ def _quantile(
     result = e.where(spoiled, math.nan, result)
     result = e.astype(result, first.dtype)
     result = shapes.moveaxis(result, -1, 0)  # (m, ...)
-    if keepdims:
+    if reductions.kept(operation, keepdims):
         for a in gone:
             result = shapes.expand_dims(result, a + 1)
     return result if share.ndim == 1 else result[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._dtypes import is_float
+from .._dtypes import DTypeLike, is_float
 from .._errors import UsageError
 from .._numbers import need_plain, whole
 from .._program.lift import floating, lifted, value
@@ -29,16 +29,20 @@ def _numbers(operation: str, x: Any) -> tuple[Value, Value]:
     return x, ~e.is_nan(x)
 
 
-def nansum(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
+def nansum(
+    x: Any, axis: Axis = None, keepdims: bool = False, *, dtype: DTypeLike | None = None
+) -> Value:
     """The sum over `axis` without NaN."""
     x, mask = _numbers("nansum", x)
-    return r.sum(x, axis, keepdims, where=mask)
+    return r.sum(x, axis, keepdims, dtype=dtype, where=mask)
 
 
-def nanprod(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
+def nanprod(
+    x: Any, axis: Axis = None, keepdims: bool = False, *, dtype: DTypeLike | None = None
+) -> Value:
     """The product over `axis` without NaN."""
     x, mask = _numbers("nanprod", x)
-    return r.prod(x, axis, keepdims, where=mask)
+    return r.prod(x, axis, keepdims, dtype=dtype, where=mask)
 
 
 def _nan_extreme(operation: str, x: Any, axis: Axis, keepdims: bool) -> Value:
@@ -207,7 +211,10 @@ def bincount(x: Any, weights: Any = None, minlength: Any = 0, *, length: Any = N
         )
     if at.dtype not in ("int32", "int64"):
         raise UsageError(f"bincount: found {at.dtype}, expected integers")
-    added = creation.ones_like(at, "int64") if weights is None else shapes.ravel(weights)
+    if weights is None:
+        added = creation.ones_like(at, "int64")
+    else:
+        added = shapes.ravel(value("bincount", weights, at))
     return shapes.scatter_add(added, at, 0, length)
 
 
@@ -226,7 +233,7 @@ def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None) -> Any:
 
 
 def histogram(
-    x: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
+    x: Any, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
 ) -> tuple[Value, Value]:
     """How many elements are in each bin, the last one closed at both ends, and the edges."""
     x = shapes.ravel(floating("histogram", x))
@@ -240,13 +247,14 @@ def histogram(
     if weights is None:
         counts = r.sum(inside, 0)
     else:
-        counts = r.sum(e.where(inside, shapes.reshape(weights, (-1, 1)), 0), 0)
+        column = shapes.reshape(value("histogram", weights, x), (-1, 1))
+        counts = r.sum(e.where(inside, column, 0), 0)
     if density:
         counts = counts / (high - low) / r.sum(counts)
     return counts, edges
 
 
-def isin(x: Any, test_elements: Any, invert: bool = False) -> Value:
+def isin(x: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Value:
     """Whether each element is among `test_elements`: it compares with all of them."""
     a, b = lifted("isin", [x, test_elements])
     found = r.any(shapes.expand_dims(a, a.ndim) == shapes.ravel(b), -1)
