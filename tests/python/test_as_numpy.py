@@ -309,3 +309,56 @@ def test_weak_numbers_that_are_used_again_and_again_are_computed_once():
         return w * x
 
     same(f, V)
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 63, 64, 65, 1000, 1024])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+def test_searches_among_few_and_many_elements(count, dtype):
+    rng = np.random.default_rng(count)
+    a = np.sort((rng.normal(size=count) * 10).astype(dtype))
+    wanted = [(rng.normal(size=200) * 10).astype(dtype), a[:20], a[-3:]]
+    if dtype != "i4":
+        wanted.append(np.array([np.nan, np.inf, -np.inf, -0.0], dtype))
+        a[-3:] = np.array([np.inf, np.nan, np.nan], dtype)[:count]
+    v = np.concatenate(wanted)
+    for side in ("left", "right"):
+        same(lambda a, v, s=side: np.searchsorted(a, v, s), a, v)
+    if count:
+        shuffled = rng.permutation(np.concatenate([a, a[:5]]))
+        same(lambda a, v: (np.isin(v, a), np.isin(v, a, invert=True)), shuffled, v)
+
+
+@pytest.mark.parametrize("count", [2, 33, 34, 300])
+def test_histograms_of_few_and_many_bins(count):
+    rng = np.random.default_rng(count)
+    edges = np.sort(rng.normal(size=count))
+    x = np.concatenate([rng.normal(size=2000), edges, [np.inf, -np.inf, np.nan]])
+    weights = rng.normal(size=x.size)
+    same(lambda x, e: np.histogram(x, e), x, edges)
+    same(lambda x, e, w: np.histogram(x, e, weights=w), x, edges, weights, rtol=1e-10)
+    same(lambda x: np.histogram(x, count - 1, (-2.0, 2.0))[0], x)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 40])
+def test_of_places_that_are_named_again_the_last_one_counts(count):
+    rng = np.random.default_rng(count)
+    x = np.where(rng.random((6, 7)) < 0.2, -0.0, rng.normal(size=(6, 7)))
+    new = np.where(rng.random((6, count)) < 0.2, -0.0, rng.normal(size=(6, count)))
+    columns, places = rng.integers(-7, 7, count), rng.integers(-7, 7, (6, count))
+    first, second = x.copy(), x.copy()
+    first[:, columns] = new
+    np.put_along_axis(second, places, new, 1)
+    f = segfuse.compile(lambda x, i, j, v: (x.at[:, i].set(v), sf.put_along_axis(x, j, v, 1)))
+    for found, expected in zip(f(x, columns, places, new), (first, second), strict=True):
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+def test_places_out_of_range_are_an_error():
+    for at in (7, -8):
+        for f in (
+            lambda x, i: x.at[:, i].set(0.0),
+            lambda x, i: sf.put_along_axis(x, i[None], 0.0, 1),
+        ):
+            with pytest.raises(segfuse.UsageError, match="out of range"):
+                segfuse.compile(f)(np.zeros((6, 7)), np.array([at]))

@@ -10,7 +10,7 @@ import numpy as np
 from .._dtypes import DTypeLike, is_float
 from .._errors import UsageError
 from .._numbers import need_plain, whole
-from .._program.lift import floating, lifted, value
+from .._program.lift import floating, lifted, make, value
 from .._program.sizes import Size
 from .._program.value import Value
 from . import creation, products, public, shapes
@@ -167,19 +167,35 @@ def eye_mask(x: Value, k: int = 0) -> Value:
 def searchsorted(a: Any, v: Any, side: str = "left") -> Value:
     """Where each v is to stand in the ascending a (int64): before equal ones, or after them.
 
-    It compares each v with all of a: len(a) steps, no memory.
+    It compares each v with all of a up to 32 elements; of more it halves the rest in each step.
     """
     if side not in ("left", "right"):
         raise UsageError(f"searchsorted: found the side {side!r}, expected 'left' or 'right'")
     x, y = lifted("searchsorted", [a, v])
     if x.ndim != 1:
         raise UsageError(f"searchsorted: found {x!r}, expected one axis")
-    wanted = shapes.expand_dims(y, y.ndim)
+    if x._fusion._known("<=", x.shape[0], _FEW, True):
+        return r.sum(_stands_before(x, shapes.expand_dims(y, y.ndim), side), -1)
+    found, size, bits = creation.zeros_like(y, "int64"), x.shape[0], 0
+    while x._fusion._known(">=", size, 1 << bits, True):
+        bits += 1
+    for bit in range(bits - 1, -1, -1):
+        beyond = found + (1 << bit)
+        element = make("take", [x, e.minimum(beyond, size) - 1], 0)
+        found = e.where(_stands_before(element, y, side) & (beyond <= size), beyond, found)
+    return found
+
+
+_FEW = 32
+"""So many elements are compared with all others rather than sorted or searched."""
+
+
+def _stands_before(x: Value, wanted: Value, side: str) -> Value:
     before = x < wanted if side == "left" else x <= wanted
-    if is_float(x.dtype):  # NaN comes last
-        last = e.is_nan(wanted)
-        before = before | (last & (~e.is_nan(x) if side == "left" else (x == x) | last))
-    return r.sum(before, -1)
+    if not is_float(x.dtype):
+        return before
+    last = e.is_nan(wanted)  # NaN comes last
+    return before | (last & ~e.is_nan(x) if side == "left" else last)
 
 
 def digitize(x: Any, bins: Any, right: bool = False) -> Value:
@@ -240,24 +256,34 @@ def histogram(
     edges = value("histogram", histogram_bin_edges(x, bins, range), x)
     if edges.ndim != 1:
         raise UsageError(f"histogram: found the bins {edges!r}, expected one axis")
-    column = shapes.expand_dims(x, 1)
-    low, high = edges[:-1], edges[1:]
-    last = creation.arange(low.shape[0], like=x) == low.shape[0] - 1
-    inside = (column >= low) & ((column < high) | (last & (column == high)))
-    if weights is None:
-        counts = r.sum(inside, 0)
+    low, high, bins = edges[:-1], edges[1:], edges.shape[0] - 1
+    weight = None if weights is None else shapes.ravel(value("histogram", weights, x))
+    if x._fusion._known("<=", bins, _FEW, True):
+        column = shapes.expand_dims(x, 1)
+        last = creation.arange(bins, like=x) == bins - 1
+        inside = (column >= low) & ((column < high) | (last & (column == high)))
+        counts = r.sum(inside if weight is None else e.where(inside, weight[:, None], 0), 0)
     else:
-        column = shapes.reshape(value("histogram", weights, x), (-1, 1))
-        counts = r.sum(e.where(inside, column, 0), 0)
+        at = searchsorted(edges, x, "right") - 1
+        at = e.where(x == edges[-1], bins - 1, at)
+        outside = (at < 0) | e.is_nan(x)
+        at = e.where(outside, bins, e.minimum(at, bins))
+        counts = bincount(at, weight, length=bins + 1)[:-1]
     if density:
         counts = counts / (high - low) / r.sum(counts)
     return counts, edges
 
 
 def isin(x: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Value:
-    """Whether each element is among `test_elements`: it compares with all of them."""
-    a, b = lifted("isin", [x, test_elements])
-    found = r.any(shapes.expand_dims(a, a.ndim) == shapes.ravel(b), -1)
+    """Whether each element is among `test_elements`."""
+    x, y = lifted("isin", [x, test_elements])
+    x, y = (e.astype(v, "int32") if v.dtype == "bool" else v for v in (x, shapes.ravel(y)))
+    if x._fusion._known("<=", y.shape[0], _FEW, True):
+        found = r.any(shapes.expand_dims(x, x.ndim) == y, -1)
+    else:
+        y = make("sort", [y], 0, 0)
+        at = e.minimum(searchsorted(y, x), y.shape[0] - 1)
+        found = make("take", [y, at], 0) == x
     return ~found if invert else found
 
 
