@@ -362,3 +362,31 @@ def test_places_out_of_range_are_an_error():
         ):
             with pytest.raises(segfuse.UsageError, match="out of range"):
                 segfuse.compile(f)(np.zeros((6, 7)), np.array([at]))
+
+
+@pytest.mark.parametrize(
+    "f,words",
+    [
+        (lambda x: np.quantile(x, -0.1), r"quantile: found q outside \[0, 1\]"),
+        (lambda x: np.percentile(x, [5, 101]), r"percentile: found q outside \[0, 100\]"),
+        (lambda x: np.nanquantile(x, np.nan), r"nanquantile: found q outside"),
+        (lambda x: np.histogram(x, 3, (2, 1)), r"histogram: found the range \(2.0, 1.0\)"),
+        (lambda x: np.histogram(x, 3, (0, np.inf)), r"histogram: found the range"),
+        (lambda x: np.choose((x > 0) * 2, [x, x * 2]), "out of range"),
+        (lambda x: np.choose((x > 0) * -1, [x, x * 2]), "out of range"),
+        (lambda x: np.ldexp(x, 2.5), "ldexp: found exponents of float32, expected integers"),
+    ],
+)
+def test_arguments_that_numpy_refuses(f, words):
+    with pytest.raises(segfuse.UsageError, match=words):
+        segfuse.compile(f)(M)
+
+
+def test_arguments_at_the_limits():
+    inf = np.inf
+    same(lambda x: np.histogram(x, 3, (0, 0)), M)
+    for mode in ("wrap", "clip"):
+        same(lambda x, i, m=mode: np.choose(i, [x, x * 2, x * 3], mode=m), M, WHOLE)
+    same(lambda x: (np.choose(x > 0, [x, 2.0]), np.ldexp(x, 3), np.take(x, [], 0)), M)
+    for heights in ([1.0, inf, 2.0], [inf, inf, 2.0], [-inf, 1.0, inf]):
+        same(lambda x, h=heights: np.interp(x, [-0.5, 0.1, 0.9], h), np.append(V, [-0.5, 0.1, 0.9]))

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._dtypes import is_float
 from .._errors import UsageError
-from .._program.lift import as_value, common_dtype, fusion_of, lifted, value, value_of
+from .._program.lift import as_value, common_dtype, fusion_of, lifted, make, value, value_of
 from .._program.value import Value
 from . import creation, public, reductions
 from . import elementwise as e
@@ -202,9 +202,16 @@ def sinc(x: Any) -> Any:
     return e.where(at_zero, 1.0 - square * (math.pi**2 / 6), e.sin(angle) / angle)
 
 
+def ldexp(x: Any, exponent: Any) -> Value:
+    """x * 2**exponent, rounded once; the exponents are integers."""
+    dtype = value("ldexp", exponent, x).dtype
+    if is_float(dtype):
+        raise UsageError(f"ldexp: found exponents of {dtype}, expected integers")
+    return _scaled(x, exponent)
+
+
 @_in_floats
-def ldexp(x: Any, exponent: Any) -> Any:
-    """x * 2**exponent, rounded once."""
+def _scaled(x: Any, exponent: Any) -> Any:
     # As in C libraries: no factor overflows, and a step down leaves all digits to the next one.
     most, least = (1023, -969) if x.dtype == "float64" else (127, -102)
     for _ in range(3):
@@ -429,11 +436,21 @@ def select(conditions: Any, choices: Any, default: Any = 0) -> Value:
     return as_value(fusion, value("select", result, *conditions, *choices), dtype)
 
 
-def choose(index: Any, choices: Any) -> Value:
-    """Elementwise choices[index]; an index that names none is taken as 0 or the last."""
+def choose(index: Any, choices: Any, mode: str = "raise") -> Value:
+    """Elementwise choices[index]. The modes "wrap" and "clip" bring an index that names none into
+    the range of those that do."""
     index = value("choose", index, *choices)
+    count = len(choices)
+    if mode not in ("raise", "wrap", "clip"):
+        raise UsageError(f"choose: found the mode {mode!r}, expected 'raise', 'wrap' or 'clip'")
+    if index.dtype == "bool":
+        index = e.astype(index, "int32")
+    if mode == "raise":  # the run refuses one that names none
+        index = make("take", [creation.arange(count, like=index), index], 0)
+    elif mode == "wrap":
+        index = e.remainder(index, count)
     result = choices[-1]
-    for n in range(len(choices) - 2, -1, -1):
+    for n in range(count - 2, -1, -1):
         result = e.where(index <= n, choices[n], result)
     return result if isinstance(result, Value) else creation.zeros_like(index) + result
 

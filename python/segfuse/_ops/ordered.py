@@ -245,9 +245,13 @@ def _quantile(
             f"{operation}: found the method {method!r}, expected one of {', '.join(_METHODS)}"
         )
     first = floating(operation, x)
+    plain = _numbers(q)
+    if isinstance(plain, np.ndarray) and not ((plain >= 0) & (plain <= 1)).all():
+        most = 100 if "percentile" in operation else 1
+        raise UsageError(f"{operation}: found q outside [0, {most}], expected it within")
     rows, gone = _as_rows(operation, first, axis)
     ordered = sort(rows, -1)
-    share = e.astype(value(operation, _numbers(q), rows), "float64")
+    share = e.astype(value(operation, plain, rows), "float64")
     if share.ndim > 1:
         raise UsageError(f"{operation}: found q {share!r}, expected a number or one axis")
     lead = ordered.ndim - 1

@@ -286,6 +286,8 @@ def _padded_with_own(x: Value, pairs: Sequence[Any], mode: str) -> Value:
 def take(x: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> Value:
     """`axis` of x is replaced by the axes of the indices. One below 0 counts from the end. The
     modes "wrap" and "clip" bring indices out of range into it."""
+    if isinstance(indices, list) and np.size(indices) == 0:
+        indices = np.zeros(np.shape(indices), np.int64)  # np.asarray([]) is float
     fusion = fusion_of("take", [x, indices])
     x = value("take", x, indices)
     if axis is None:

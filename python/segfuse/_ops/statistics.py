@@ -9,7 +9,7 @@ import numpy as np
 
 from .._dtypes import DTypeLike, is_float
 from .._errors import UsageError
-from .._numbers import need_plain, whole
+from .._numbers import need_plain, real, whole
 from .._program.lift import floating, lifted, make, value
 from .._program.sizes import Size
 from .._program.value import Value
@@ -244,7 +244,14 @@ def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None) -> Any:
         flat = low == high
         low, high = e.where(flat, low - 0.5, low), e.where(flat, high + 0.5, high)
     else:
-        low, high = (creation.full((), float(end), x.dtype, like=x) for end in range)
+        first, last = (real("histogram: an end of the range", end) for end in range)
+        if not -math.inf < first <= last < math.inf:
+            raise UsageError(
+                f"histogram: found the range ({first}, {last}), expected finite rising ends"
+            )
+        if first == last:
+            first, last = first - 0.5, last + 0.5
+        low, high = (creation.full((), end, x.dtype, like=x) for end in (first, last))
     return creation.linspace(low, high, int(bins) + 1)
 
 
@@ -370,7 +377,12 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> Val
     f0, f1 = shapes.take(fp, at - 1, 0), shapes.take(fp, at, 0)
     apart = x1 - x0
     flat = apart == 0
-    result = e.where(flat, f0, f0 + (f1 - f0) / e.where(flat, 1.0, apart) * (x - x0))
+    slope = (f1 - f0) / e.where(flat, 1.0, apart)
+    result = f0 + slope * (x - x0)
+    result = e.where(e.is_nan(result), f1 + slope * (x - x1), result)  # f0 is infinite
+    known = e.where(x == x1, f1, e.where((x == x0) | (f0 == f1), f0, math.nan))
+    result = e.where(e.is_nan(result), known, result)
+    result = e.where(flat, f0, result)
     result = e.where(x > xp[-1], fp[-1] if right is None else right, result)
     result = e.where(x < xp[0], fp[0] if left is None else left, result)
     return e.where(e.is_nan(x), x, result)
