@@ -33,6 +33,42 @@ def dtype_name(dtype: DTypeLike) -> str:
     return name
 
 
+def dtype_for(own: str, dtype: DTypeLike) -> str:
+    """The element type that values of the type `own` get: `float` of Python is float32, but does
+    not make float64 narrower."""
+    if own == "float64" and (dtype is float or (type(dtype) is str and dtype == "float")):
+        return own
+    return dtype_name(dtype)
+
+
+class ElementType(str):
+    """The name of an element type. It is equal to whatever else names the type, such as
+    np.float32."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if other is None or (isinstance(other, str) and str(other) in _RANK):
+            return str.__eq__(self, other) is True
+        if other is float or other == "float":
+            raise UsageError(
+                f"found a comparison of the dtype {self} with float, which is float64 in NumPy and "
+                "float32 here; compare with np.float32 or np.float64"
+            )
+        try:
+            return str.__eq__(self, dtype_name(other))
+        except UsageError:
+            return False
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+ELEMENT_TYPES = {name: ElementType(name) for name in NAMES}
+
+
 def is_float(name: str) -> bool:
     return _RANK[name] >= _RANK["float16"]
 

@@ -156,14 +156,44 @@ _FOLDS = {
 """What stands for a method of a ufunc."""
 
 
-def _numpy_function(name: str, method: str = "__call__") -> Callable[..., Any] | None:
+_LINALG: dict[str, Callable[..., Any]] = {
+    name: globals()[name]
+    for name in ("cross", "matmul", "matrix_transpose", "norm", "outer", "tensordot", "vecdot")
+} | {"diagonal": linear.last_diagonal, "trace": linear.last_trace}
+"""What stands for functions of numpy.linalg: np.trace is of the first two axes, np.linalg.trace of
+the last two."""
+
+
+def _numpy_function(
+    name: str, method: str = "__call__", module: str | None = "numpy"
+) -> Callable[..., Any] | None:
     """What stands for NumPy's function of that name, or for a method of it."""
+    if module == "numpy.linalg":
+        return _LINALG.get(name)
+    if module not in ("numpy", None):
+        return None  # np.emath.sqrt is not np.sqrt
     if method == "outer":
         return _outer(name)
     if method != "__call__":
         name = _FOLDS.get(method, {}).get(name, "")
     found = globals().get(name) if name in __all__ or name in _REFUSED else None
     return found if callable(found) else None
+
+
+_OF_TORCH = ({*elementwise.__all__, *elementary.__all__} - {"choose", "piecewise", "select"}) | {
+    "abs", "amax", "amin", "any", "all", "argmax", "argmin", "concat", "concatenate", "cumprod",
+    "cumsum", "dot", "eq", "flip", "ge", "gelu", "gt", "inner", "kron", "le", "log_softmax",
+    "logsumexp", "lt", "matmul", "mean", "moveaxis", "outer", "prod", "ravel", "relu", "reshape",
+    "roll", "sigmoid", "softmax", "squeeze", "stack", "sum", "swapaxes", "tensordot", "tril",
+    "triu", "einsum",
+}  # fmt: skip
+"""Functions that PyTorch has with the same meaning. Others of the same name differ: its std divides
+by n - 1, its median is an element, its split takes the size of parts."""
+
+
+def _torch_function(name: str) -> Callable[..., Any] | None:
+    own = next((own for own, others in _ALIASES.items() if name in others), name)
+    return globals()[own] if own in _OF_TORCH else None
 
 
 def _outer(name: str) -> Callable[..., Any] | None:
@@ -173,7 +203,8 @@ def _outer(name: str) -> Callable[..., Any] | None:
 
     def combined(a: Any, b: Any) -> Any:
         other = np.ndim(b) if not isinstance(b, Value) else b.ndim
-        return function(a[(..., *(None,) * other)], b)
+        a = a if isinstance(a, Value) else np.asarray(a)
+        return function(a[(..., *(None,) * other)] if a.ndim else a.item(), b)
 
     return combined
 
@@ -188,4 +219,5 @@ def _binary(operation: str, a: Any, b: Any) -> Any:
 
 
 functions.update({name: globals()[name] for name in __all__ if name not in _OF_NUMBERS})
-functions.update(binary=_binary, index=index, at=At, numpy_function=_numpy_function)
+functions.update(binary=_binary, index=index, at=At)
+functions.update(numpy_function=_numpy_function, torch_function=_torch_function)

@@ -35,7 +35,7 @@ class Trace:
         self.arrays = [i for i, kind in enumerate(call.kinds) if kind is not STATIC]
         self.axes = [(name, i, axis) for name, (i, axis) in call.axes.items()]
         self.guards: list[Guard] = list(fusion._guards.values())
-        self.captured = [array for array, _ in fusion._captured.values()]
+        self.captured = fusion._outside()
         self.program: _native.Program | None = None
         if fusion._outputs:
             self.program = _native.Program(fusion._native, **how)

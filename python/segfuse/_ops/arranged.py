@@ -10,11 +10,13 @@ import numpy as np
 from .._dtypes import DTypeLike
 from .._errors import UsageError
 from .._numbers import need_plain, whole
+from .._program.index import from_the_end, last_named
 from .._program.lift import (
     agree_on_shape,
     fusion_of,
     is_one,
     lifted,
+    make,
     value,
 )
 from .._program.sizes import Size
@@ -35,7 +37,7 @@ def _triangle(operation: str, x: Any, k: int, *, lower: bool) -> Value:
     k = whole(f"{operation}: k", k)
     row = shapes.expand_dims(creation.arange(x.shape[-2], like=x), 1) + k
     column = creation.arange(x.shape[-1], like=x)
-    return e.where(column <= row if lower else column >= row, x, 0)
+    return e.where(column <= row if lower else column >= row, x, creation.zeros_like(x))
 
 
 def tril(x: Any, k: int = 0) -> Value:
@@ -60,11 +62,11 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Value:
     x = x[..., :, offset:] if offset >= 0 else x[..., -offset:, :]
     rows, columns = x.shape[-2:]
     length = rows if rows <= columns else columns
-    x = x[..., :length, :length]
-    mask = creation.eye(length, dtype="bool", like=x)
-    if x.dtype == "bool":
-        return reductions.any(x & mask, -2)
-    return reductions.sum(e.where(mask, x, 0), -2, dtype=x.dtype)
+    lead = x.shape[:-2]
+    flat = shapes.reshape(x[..., :length, :length], (*lead, length * length))
+    # With one more element at the end of each row, the diagonal is the first column.
+    flat = _widened(flat, 0, length)
+    return shapes.reshape(flat, (*lead, length, length + 1))[..., 0]
 
 
 def diag(x: Any, k: int = 0) -> Value:
@@ -75,14 +77,17 @@ def diag(x: Any, k: int = 0) -> Value:
     if x.ndim != 1:
         raise UsageError(f"diag: found {x!r}, expected one or two axes")
     k = whole("diag: k", k)
-    x = shapes.pad(x, [(k, 0) if k >= 0 else (0, -k)]) if x.dtype != "bool" else _padded(x, k)
+    x = _widened(x, max(k, 0), max(-k, 0))
     n = x.shape[0]
-    return e.where(creation.eye(n, None, k, "bool", like=x), x, 0)
+    return e.where(creation.eye(n, None, k, "bool", like=x), x, creation.zeros_like(x))
 
 
-def _padded(x: Value, k: int) -> Value:
-    wide = shapes.pad(e.astype(x, "int32"), [(k, 0) if k >= 0 else (0, -k)])
-    return wide != 0
+def _widened(x: Value, before: Any, after: Any) -> Value:
+    """x with zeros around along its last axis."""
+    around = [(0, 0)] * (x.ndim - 1) + [(before, after)]
+    if x.dtype != "bool":
+        return shapes.pad(x, around)
+    return shapes.pad(e.astype(x, "int32"), around) != 0
 
 
 def diagflat(x: Any, k: int = 0) -> Value:
@@ -470,32 +475,29 @@ def extract(condition: Any, x: Any) -> Value:
 
 
 def put_along_axis(x: Any, indices: Any, values: Any, axis: int) -> Value:
-    """x with `values` at the places along `axis` that the indices name, each at most once in a
-    row: a new value, since nothing is changed in place.
-
-    It compares each place with all indices of its row.
-    """
+    """x with `values` at the places along `axis` that the indices name, of several the last: a new
+    value, since nothing is changed in place."""
     x, at = value("put_along_axis", x, indices), value("put_along_axis", indices, x)
     axis = axis_of("put_along_axis", x, axis)
     if at.ndim != x.ndim:
         raise UsageError(
             f"put_along_axis: found {at!r} for {x!r}, expected indices of as many axes"
         )
-    lead = [s for a, s in enumerate(x.shape) if a != axis]
-    count = at.shape[axis]
-    at = shapes.moveaxis(at, axis, -1)
-    at = shapes.broadcast_to(at, (*lead, count))
+    sizes = [*x.shape[:axis], at.shape[axis], *x.shape[axis + 1 :]]
+    if not x._fusion._known(">", at.shape[axis], 0, True):
+        return x
     new = e.astype(value("put_along_axis", values, x), x.dtype)
-    new = shapes.broadcast_to(new, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
-    new = shapes.moveaxis(new, axis, -1)
-    place = shapes.expand_dims(creation.arange(x.shape[axis], like=x), 1)
-    size = as_scalar(x.shape[axis], x)
-    at = e.where(at < 0, at + size, at)
-    hit = shapes.expand_dims(at, -2) == place  # (..., size, count)
-    chosen = reductions.sum(e.where(hit, shapes.expand_dims(new, -2), 0), -1)
-    moved = e.where(
-        reductions.any(hit, -1), e.astype(chosen, x.dtype), shapes.moveaxis(x, axis, -1)
-    )
+    new = shapes.moveaxis(shapes.broadcast_to(new, sizes), axis, -1)
+    at = from_the_end(shapes.broadcast_to(at, sizes), x.shape[axis], indices)
+    at = shapes.moveaxis(e.astype(at, "int64"), axis, -1)
+    x = shapes.moveaxis(x, axis, -1)
+    size, rows = x.shape[-1], shapes.reshape(at, (-1, at.shape[-1]))
+    line = creation.arange(size, like=x)
+    inside = make("take", [line, rows], 0)  # the run refuses one out of range
+    places = inside + shapes.expand_dims(creation.arange(rows.shape[0], like=x), 1) * size
+    last = last_named(shapes.ravel(places), x.size)
+    found = make("take", [shapes.ravel(new), e.maximum(last, 0)], 0)
+    moved = shapes.reshape(e.where(last >= 0, found, shapes.ravel(x)), x.shape)
     return shapes.moveaxis(moved, -1, axis)
 
 

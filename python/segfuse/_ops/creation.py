@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from .._dtypes import DTypeLike, dtype_name
+from .._dtypes import DTypeLike, dtype_for, dtype_name
 from .._errors import UsageError
 from .._numbers import real
 from .._program.lift import agree_on_shape, as_value, fusion_of, lifted, make, new_axis, value
@@ -230,7 +230,7 @@ def ones(shape: Any, dtype: DTypeLike = "float32", like: Value | None = None) ->
 def full_like(x: Any, number: float, dtype: DTypeLike | None = None) -> Value:
     """One number in the shape and type of x."""
     x = value("full_like", x)
-    kind = x.dtype if dtype is None else dtype_name(dtype)
+    kind = x.dtype if dtype is None else dtype_for(x.dtype, dtype)
     return _filled("full_like", x._fusion, number, x._native.shape(), kind)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._dtypes import is_float
 from .._errors import UsageError
-from .._program.lift import common_dtype, fusion_of, lifted, value, value_of
+from .._program.lift import as_value, common_dtype, fusion_of, lifted, make, value, value_of
 from .._program.value import Value
 from . import creation, public, reductions
 from . import elementwise as e
@@ -159,14 +159,15 @@ def cbrt(x: Any) -> Any:
 @_in_floats
 def hypot(a: Any, b: Any) -> Any:
     """sqrt(a * a + b * b) without overflow; infinite if one of them is."""
-    x, y = e.abs(a), e.abs(b)
-    most, least = e.maximum(x, y), e.minimum(y, x)  # of equal ones x and y: each has its slope
-    infinite = e.isinf(x) | e.isinf(y)
-    plain = ~infinite & (most > 0)
-    safe = e.where(plain, most, 1.0)
-    ratio = e.where(plain, least, 0.0) / safe
-    result = safe * e.sqrt(ratio * ratio + 1.0)
-    return e.where(infinite, math.inf, e.where(most == 0, most, result + (a - a) + (b - b)))
+    size = e.maximum(e.abs(a), e.abs(b))
+    infinite = e.isinf(a) | e.isinf(b)
+    plain = ~infinite & (size > 0)
+    # The result does not depend on the scale, so no derivative goes through it.
+    scale = e.stop_gradient(e.where(plain, size, 1.0))
+    x, y = e.where(plain, a, 1.0) / scale, e.where(plain, b, 0.0) / scale
+    result = scale * e.sqrt(x * x + y * y)
+    other = e.where(infinite, math.inf, e.stop_gradient(size))
+    return e.where(plain, result, other)
 
 
 def _log_of_sum(a: Value, b: Value, power: Callable[[Value], Value], scale: float) -> Value:
@@ -175,7 +176,9 @@ def _log_of_sum(a: Value, b: Value, power: Callable[[Value], Value], scale: floa
     most, least = e.maximum(a, b), e.minimum(a, b)
     distance = e.where(same, 1.0, most - least)
     apart = most + e.log1p(power(-distance)) * scale
-    return e.where(same, a * 0.5 + b * 0.5 + _LN2 * scale, apart)
+    zero = e.where(same & e.is_finite(a), a - b, 0.0)  # the second derivative is not 0 there
+    together = a * 0.5 + b * 0.5 + zero * zero * (0.125 / scale) + _LN2 * scale
+    return e.where(same, together, apart)
 
 
 @_in_floats
@@ -195,12 +198,20 @@ def sinc(x: Any) -> Any:
     """sin(pi x) / (pi x), 1 at 0."""
     at_zero = x == 0
     angle = e.where(at_zero, 1.0, x * math.pi)
-    return e.where(at_zero, 1.0, e.sin(angle) / angle)
+    square = e.square(e.where(at_zero, x, 0.0))  # 1 - square: the second derivative
+    return e.where(at_zero, 1.0 - square * (math.pi**2 / 6), e.sin(angle) / angle)
+
+
+def ldexp(x: Any, exponent: Any) -> Value:
+    """x * 2**exponent, rounded once; the exponents are integers."""
+    dtype = value("ldexp", exponent, x).dtype
+    if is_float(dtype):
+        raise UsageError(f"ldexp: found exponents of {dtype}, expected integers")
+    return _scaled(x, exponent)
 
 
 @_in_floats
-def ldexp(x: Any, exponent: Any) -> Any:
-    """x * 2**exponent, rounded once."""
+def _scaled(x: Any, exponent: Any) -> Any:
     # As in C libraries: no factor overflows, and a step down leaves all digits to the next one.
     most, least = (1023, -969) if x.dtype == "float64" else (127, -102)
     for _ in range(3):
@@ -422,14 +433,24 @@ def select(conditions: Any, choices: Any, default: Any = 0) -> Value:
         result = e.where(condition, choice, result)
     fusion = fusion_of("select", [*conditions, *choices, default])
     dtype = common_dtype([value_of(fusion, "select", x) for x in [*choices, default]])
-    return e.astype(result, dtype)
+    return as_value(fusion, value("select", result, *conditions, *choices), dtype)
 
 
-def choose(index: Any, choices: Any) -> Value:
-    """Elementwise choices[index]; an index that names none is taken as 0 or the last."""
+def choose(index: Any, choices: Any, mode: str = "raise") -> Value:
+    """Elementwise choices[index]. The modes "wrap" and "clip" bring an index that names none into
+    the range of those that do."""
     index = value("choose", index, *choices)
+    count = len(choices)
+    if mode not in ("raise", "wrap", "clip"):
+        raise UsageError(f"choose: found the mode {mode!r}, expected 'raise', 'wrap' or 'clip'")
+    if index.dtype == "bool":
+        index = e.astype(index, "int32")
+    if mode == "raise":  # the run refuses one that names none
+        index = make("take", [creation.arange(count, like=index), index], 0)
+    elif mode == "wrap":
+        index = e.remainder(index, count)
     result = choices[-1]
-    for n in range(len(choices) - 2, -1, -1):
+    for n in range(count - 2, -1, -1):
         result = e.where(index <= n, choices[n], result)
     return result if isinstance(result, Value) else creation.zeros_like(index) + result
 

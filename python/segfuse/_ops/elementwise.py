@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _native
-from .._dtypes import DTypeLike, dtype_name, is_float
+from .._dtypes import DTypeLike, dtype_for, is_float
 from .._errors import UsageError
 from .._program.lift import (
     agree_on_shape,
@@ -86,7 +86,8 @@ def where(condition: Any, a: Any, b: Any) -> Value:
 def astype(x: Any, dtype: DTypeLike) -> Value:
     """The elements as another type; floats become integers toward zero."""
     x = value("astype", x)
-    return as_value(x._fusion, x, dtype_name(dtype))
+    found = as_value(x._fusion, x, dtype_for(x.dtype, dtype))
+    return found if found._wide is None else Value(x._fusion, found._native)
 
 
 def power(a: Any, b: Any) -> Value:
@@ -295,14 +296,39 @@ def rint(x: Any) -> Value:
     return _elementwise_functions["round"](x)
 
 
+def floor(x: Any) -> Value:
+    """The whole number next to x toward minus infinity; integers stay."""
+    x = value("floor", x)
+    return _elementwise_functions["floor"](x) if is_float(x.dtype) else x
+
+
+def ceil(x: Any) -> Value:
+    """The whole number next to x toward infinity; integers stay."""
+    x = value("ceil", x)
+    return _elementwise_functions["ceil"](x) if is_float(x.dtype) else x
+
+
 def log2(x: Any) -> Value:
-    """Logarithm to base 2."""
-    return _elementwise_functions["log"](x) * (1 / math.log(2))
+    """Logarithm to base 2, exact for powers of 2."""
+    return _logarithm("log2", x, 1 / math.log(2))
 
 
 def log10(x: Any) -> Value:
-    """Logarithm to base 10."""
-    return _elementwise_functions["log"](x) * (1 / math.log(10))
+    """Logarithm to base 10, exact for powers of 10."""
+    return _logarithm("log10", x, 1 / math.log(10))
+
+
+def _logarithm(operation: str, x: Any, scale: float) -> Value:
+    """Within some units of the last place a whole number is as good as any other, and exact for
+    powers of the base."""
+    x = floating(operation, x)
+    found = _elementwise_functions["log"](raised(x)) * scale
+    whole = _elementwise_functions["round"](found)
+    away = whole - found
+    unit = 2.0**-52 if found.dtype == "float64" else 2.0**-23
+    near = _elementwise_functions["abs"](away) <= _elementwise_functions["abs"](whole) * (2 * unit)
+    fix = _elementwise_functions["stop_gradient"](where(near, away, 0.0))
+    return astype(found + fix, x.dtype)
 
 
 def tan(x: Any) -> Value:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .._dtypes import is_float
+from .._dtypes import DTypeLike, is_float
 from .._errors import UsageError
 from .._numbers import whole
 from .._program.lift import floating, is_one, lifted, same_size, shape_text, value
 from .._program.value import Value
-from . import creation, products, public, reductions, shapes
+from . import arranged, creation, products, public, reductions, shapes
 from . import elementwise as e
 from .shapes import Axis, axes_of, axis_of
 
@@ -37,6 +37,16 @@ def vdot(a: Any, b: Any) -> Value:
     """The sum over all elements of the product."""
     x, y = lifted("vdot", [a, b])
     return dot(shapes.ravel(x), shapes.ravel(y))
+
+
+def last_trace(x: Any, *, offset: int = 0, dtype: DTypeLike | None = None) -> Value:
+    """NumPy's linalg.trace: of the last two axes."""
+    return reductions.sum(last_diagonal(x, offset=offset), -1, dtype=dtype)
+
+
+def last_diagonal(x: Any, *, offset: int = 0) -> Value:
+    """NumPy's linalg.diagonal: of the last two axes."""
+    return arranged.diagonal(x, offset, -2, -1)
 
 
 def vecdot(a: Any, b: Any, axis: int = -1) -> Value:
@@ -221,11 +231,8 @@ def _without_repeats(x: Value, names: list[str]) -> tuple[Value, list[str]]:
                 f"einsum: found {x!r} with the index {name!r} for axes of {x.shape[i]} and "
                 f"{x.shape[j]} elements, expected equal ones"
             )
-        row = shapes.expand_dims(creation.arange(x.shape[i], like=x), 1)
-        mask = row == creation.arange(x.shape[j], like=x)
         order = [a for a in range(x.ndim) if a not in (i, j)]
-        x = shapes.transpose(x, [*order, i, j])
-        x = reductions.sum(e.where(mask, x, 0), -1, dtype=x.dtype)
+        x = arranged.diagonal(x, 0, i, j)
         names = [*(names[a] for a in order), name]
     return x, names
 
@@ -476,4 +483,4 @@ def _slid(operation: str, x: Value, y: Value, mode: str) -> Value:
     return reductions.sum(product, 1, dtype=product.dtype)
 
 
-__all__ = public(globals())
+__all__ = [name for name in public(globals()) if not name.startswith("last_")]

@@ -245,9 +245,13 @@ def _quantile(
             f"{operation}: found the method {method!r}, expected one of {', '.join(_METHODS)}"
         )
     first = floating(operation, x)
+    plain = _numbers(q)
+    if isinstance(plain, np.ndarray) and not ((plain >= 0) & (plain <= 1)).all():
+        most = 100 if "percentile" in operation else 1
+        raise UsageError(f"{operation}: found q outside [0, {most}], expected it within")
     rows, gone = _as_rows(operation, first, axis)
     ordered = sort(rows, -1)
-    share = e.astype(value(operation, _numbers(q), rows), "float64")
+    share = e.astype(value(operation, plain, rows), "float64")
     if share.ndim > 1:
         raise UsageError(f"{operation}: found q {share!r}, expected a number or one axis")
     lead = ordered.ndim - 1
@@ -266,7 +270,7 @@ def _quantile(
     result = e.where(spoiled, math.nan, result)
     result = e.astype(result, first.dtype)
     result = shapes.moveaxis(result, -1, 0)  # (m, ...)
-    if keepdims:
+    if reductions.kept(operation, keepdims):
         for a in gone:
             result = shapes.expand_dims(result, a + 1)
     return result if share.ndim == 1 else result[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .. import _native
 from .._dtypes import DTypeLike, dtype_name, is_float
 from .._errors import UsageError
@@ -21,10 +23,20 @@ def _masked(operation: str, x: Any, where: Any, instead: float) -> Value:
     return x if where is None or where is True else elementwise.where(where, x, instead)
 
 
+def kept(operation: str, keepdims: Any) -> bool:
+    """Whether reduced axes stay. At its place NumPy has `dtype` or `out`, which is not taken for
+    it."""
+    if not isinstance(keepdims, (bool, np.bool_)):
+        raise UsageError(
+            f"{operation}: keepdims is {keepdims!r}, expected True or False; give what stands "
+            "behind the axis by its name, as in dtype='float64'"
+        )
+    return bool(keepdims)
+
+
 def _reduce(operation: str, x: Value, axis: Axis, keepdims: bool) -> Value:
-    return Value(
-        x._fusion, _native.reduce(operation, x._native, axes_of(operation, x, axis), bool(keepdims))
-    )
+    axes = axes_of(operation, x, axis)
+    return Value(x._fusion, _native.reduce(operation, x._native, axes, kept(operation, keepdims)))
 
 
 def _added(
@@ -119,7 +131,9 @@ def count(x: Any, axis: Axis = None, dtype: DTypeLike = "int64") -> Any:
 
 
 def _mean_of(x: Value, axis: Axis, keepdims: bool) -> Value:
-    return Value(x._fusion, _native.mean(x._native, axes_of("mean", x, axis), bool(keepdims)))
+    return Value(
+        x._fusion, _native.mean(x._native, axes_of("mean", x, axis), kept("mean", keepdims))
+    )
 
 
 def mean(
@@ -162,10 +176,8 @@ def var(
         x = elementwise.astype(x, dtype)
     if where is not None:
         return masked_var(x, creation.zeros_like(x, "bool") | where, axis, keepdims, ddof)
-    return Value(
-        x._fusion,
-        _native.var(x._native, axes_of("var", x, axis), bool(keepdims), whole("var: ddof", ddof)),
-    )
+    axes, ddof = axes_of("var", x, axis), whole("var: ddof", ddof)
+    return Value(x._fusion, _native.var(x._native, axes, kept("var", keepdims), ddof))
 
 
 def masked_var(x: Value, mask: Value, axis: Axis, keepdims: bool, ddof: int = 0) -> Value:
@@ -221,10 +233,10 @@ def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Value:
     if axis is None:
         rank = x.ndim
         flat = argmax(shapes.reshape(x, -1), 0)
-        return shapes.reshape(flat, (1,) * rank) if keepdims else flat
+        return shapes.reshape(flat, (1,) * rank) if kept("argmax", keepdims) else flat
     axis = axis_of("argmax", x, axis)
     result = make("argmax", [x], [axis])
-    return shapes.expand_dims(result, axis) if keepdims else result
+    return shapes.expand_dims(result, axis) if kept("argmax", keepdims) else result
 
 
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Value:
@@ -235,4 +247,6 @@ def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Value:
     return argmax(~x, axis, keepdims)  # -x would overflow for the least integer
 
 
-__all__ = [name for name in public(globals()) if name not in ("count", "masked_mean", "masked_var")]
+__all__ = [
+    name for name in public(globals()) if name not in ("count", "kept", "masked_mean", "masked_var")
+]

@@ -17,6 +17,7 @@ from .._program.lift import (
     common_dtype,
     fusion_of,
     is_one,
+    kept_weak,
     lifted,
     make,
     new_axis,
@@ -50,9 +51,15 @@ def axis_of(operation: str, x: Value, axis: int, more: int = 0) -> int:
     return axis % rank
 
 
-def reshape(x: Any, shape: Any) -> Value:
-    """The same elements in row-major order in another shape; one size may be -1."""
+def reshape(x: Any, shape: Any, order: str = "C") -> Value:
+    """The same elements in row-major order in another shape; one size may be -1. With the order
+    "F", the first axis is the fastest one, before and after."""
     x = value("reshape", x)
+    if order == "F":
+        turned = [shape] if isinstance(shape, (int, Size)) else list(shape)[::-1]
+        return transpose(reshape(transpose(x), turned))
+    if order not in ("C", "A"):
+        raise UsageError(f"reshape: found the order {order!r}, expected 'C' or 'F'")
     sizes = [shape] if isinstance(shape, (int, Size)) else list(shape)
     fusion = x._fusion
     holes = [i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1]
@@ -69,7 +76,8 @@ def reshape(x: Any, shape: Any) -> Value:
             f"reshape: found {before} elements of shape {shape_text(fusion, x.shape)}, expected "
             f"{after} for {shape_text(fusion, sizes)}"
         )
-    return Value(fusion, _native.reshape(x._native, native_sizes(sizes)))
+    found = Value(fusion, _native.reshape(x._native, native_sizes(sizes)))
+    return kept_weak(found, [x], lambda wide: reshape(wide[0], sizes))
 
 
 def _quotient(x: Value, sizes: list[Any], shape: Any) -> Any:
@@ -94,9 +102,9 @@ def _quotient(x: Value, sizes: list[Any], shape: Any) -> Any:
     return rest // number
 
 
-def ravel(x: Any) -> Value:
+def ravel(x: Any, order: str = "C") -> Value:
     """One axis."""
-    return reshape(x, -1)
+    return reshape(x, -1, "C" if order == "K" else order)
 
 
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Value:
@@ -164,7 +172,8 @@ def broadcast_to(x: Any, shape: Any) -> Value:
         wanted_one = isinstance(wanted, (int, Size)) and is_one(wanted)
         if is_one(own) and not wanted_one:
             x = with_constant(x, x.ndim - axis, 1)
-    return Value(x._fusion, _native.broadcast_to(x._native, native_sizes(sizes)))
+    found = Value(x._fusion, _native.broadcast_to(x._native, native_sizes(sizes)))
+    return kept_weak(found, [x], lambda wide: broadcast_to(wide[0], sizes))
 
 
 def concatenate(arrays: Sequence[Any], axis: int = 0) -> Value:
@@ -223,19 +232,24 @@ def flip(x: Any, axis: Axis = None) -> Value:
 
 
 def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float = 0) -> Value:
-    """`constant_values` around: pad_width is n, (before, after), or one such pair for each axis."""
+    """`constant_values` around, or elements of x: the last one ("edge"), those inward with it
+    ("symmetric") or without it ("reflect"), or those of the other end ("wrap"). pad_width is n,
+    (before, after), or one such pair for each axis."""
     x = value("pad", x)
-    if mode != "constant":
-        raise UsageError(f"pad: found the mode {mode!r}, expected 'constant'")
-    if isinstance(pad_width, (int, Size)):
+    if mode != "constant" and mode not in _PAD_PLACES:
+        modes = ", ".join(map(repr, ("constant", *_PAD_PLACES)))
+        raise UsageError(f"pad: found the mode {mode!r}, expected one of {modes}")
+    if isinstance(pad_width, (int, np.integer, Size)):
         pad_width = (pad_width, pad_width)
     pairs = list(pad_width)
-    if pairs and isinstance(pairs[0], (int, Size)):
+    if pairs and isinstance(pairs[0], (int, np.integer, Size)):
         pairs = [pad_width] * x.ndim
     if len(pairs) == 1:
         pairs = pairs * x.ndim
     if len(pairs) != x.ndim or any(len(pair) != 2 for pair in pairs):
         raise UsageError(f"pad: found {pad_width}, expected (before, after) for each axis of {x!r}")
+    if mode != "constant":
+        return _padded_with_own(x, pairs, mode)
     low, high = native_sizes([p[0] for p in pairs]), native_sizes([p[1] for p in pairs])
     if x.dtype == "int64" and isinstance(constant_values, int) and abs(constant_values) > 1 << 53:
         inner = make("pad", [x - constant_values], low, high, 0.0)  # exact: both wrap
@@ -243,8 +257,37 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
     return make("pad", [x], low, high, real("pad: constant_values", constant_values))
 
 
-def take(x: Any, indices: Any, axis: int | None = None) -> Value:
-    """`axis` of x is replaced by the axes of the indices. One below 0 counts from the end."""
+_PAD_PLACES = {
+    "edge": lambda at, size: elementwise.clip(at, 0, size - 1),
+    "reflect": lambda at, size: _there_and_back(at, size, 1),
+    "symmetric": lambda at, size: _there_and_back(at, size, 0),
+    "wrap": lambda at, size: elementwise.remainder(at, size),
+}
+"""From which element of an axis the one at a place within or beyond it is taken."""
+
+
+def _there_and_back(at: Value, size: Any, shared: int) -> Value:
+    at = elementwise.remainder(at, 2 * (size - shared))  # 0 where that is
+    return elementwise.minimum(at, 2 * size - 1 - shared - at)
+
+
+def _padded_with_own(x: Value, pairs: Sequence[Any], mode: str) -> Value:
+    for axis, (before, after) in enumerate(pairs):
+        size = x.shape[axis]
+        if not before + after > 0:
+            continue
+        if not size > 0:
+            raise UsageError(f"pad: axis {axis} of {x!r} is empty, expected mode='constant'")
+        line = creation.arange(size + before + after, like=x) - before
+        x = make("take", [x, _PAD_PLACES[mode](line, size)], axis)
+    return x
+
+
+def take(x: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> Value:
+    """`axis` of x is replaced by the axes of the indices. One below 0 counts from the end. The
+    modes "wrap" and "clip" bring indices out of range into it."""
+    if isinstance(indices, list) and np.size(indices) == 0:
+        indices = np.zeros(np.shape(indices), np.int64)  # np.asarray([]) is float
     fusion = fusion_of("take", [x, indices])
     x = value("take", x, indices)
     if axis is None:
@@ -252,7 +295,17 @@ def take(x: Any, indices: Any, axis: int | None = None) -> Value:
     at = value_of(fusion, "take", indices)
     at = as_value(fusion, at, common_dtype([at]))
     axis = axis_of("take", x, axis)
-    return make("take", [x, from_the_end(at, x.shape[axis], indices)], axis)
+    size = x.shape[axis]
+    if mode == "raise":
+        at = from_the_end(at, size, indices)
+    elif mode not in ("clip", "wrap"):
+        raise UsageError(f"take: found the mode {mode!r}, expected 'raise', 'wrap' or 'clip'")
+    elif size > 0:
+        at = elementwise.astype(at, "int64")
+        at = (
+            elementwise.clip(at, 0, size - 1) if mode == "clip" else elementwise.remainder(at, size)
+        )
+    return make("take", [x, at], axis)
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Value:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .._dtypes import is_float
+from .._dtypes import DTypeLike, is_float
 from .._errors import UsageError
-from .._numbers import need_plain, whole
-from .._program.lift import floating, lifted, value
+from .._numbers import need_plain, real, whole
+from .._program.lift import floating, lifted, make, value
 from .._program.sizes import Size
 from .._program.value import Value
 from . import creation, products, public, shapes
@@ -29,16 +29,20 @@ def _numbers(operation: str, x: Any) -> tuple[Value, Value]:
     return x, ~e.is_nan(x)
 
 
-def nansum(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
+def nansum(
+    x: Any, axis: Axis = None, keepdims: bool = False, *, dtype: DTypeLike | None = None
+) -> Value:
     """The sum over `axis` without NaN."""
     x, mask = _numbers("nansum", x)
-    return r.sum(x, axis, keepdims, where=mask)
+    return r.sum(x, axis, keepdims, dtype=dtype, where=mask)
 
 
-def nanprod(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:
+def nanprod(
+    x: Any, axis: Axis = None, keepdims: bool = False, *, dtype: DTypeLike | None = None
+) -> Value:
     """The product over `axis` without NaN."""
     x, mask = _numbers("nanprod", x)
-    return r.prod(x, axis, keepdims, where=mask)
+    return r.prod(x, axis, keepdims, dtype=dtype, where=mask)
 
 
 def _nan_extreme(operation: str, x: Any, axis: Axis, keepdims: bool) -> Value:
@@ -163,19 +167,35 @@ def eye_mask(x: Value, k: int = 0) -> Value:
 def searchsorted(a: Any, v: Any, side: str = "left") -> Value:
     """Where each v is to stand in the ascending a (int64): before equal ones, or after them.
 
-    It compares each v with all of a: len(a) steps, no memory.
+    It compares each v with all of a up to 32 elements; of more it halves the rest in each step.
     """
     if side not in ("left", "right"):
         raise UsageError(f"searchsorted: found the side {side!r}, expected 'left' or 'right'")
     x, y = lifted("searchsorted", [a, v])
     if x.ndim != 1:
         raise UsageError(f"searchsorted: found {x!r}, expected one axis")
-    wanted = shapes.expand_dims(y, y.ndim)
+    if x._fusion._known("<=", x.shape[0], _FEW, True):
+        return r.sum(_stands_before(x, shapes.expand_dims(y, y.ndim), side), -1)
+    found, size, bits = creation.zeros_like(y, "int64"), x.shape[0], 0
+    while x._fusion._known(">=", size, 1 << bits, True):
+        bits += 1
+    for bit in range(bits - 1, -1, -1):
+        beyond = found + (1 << bit)
+        element = make("take", [x, e.minimum(beyond, size) - 1], 0)
+        found = e.where(_stands_before(element, y, side) & (beyond <= size), beyond, found)
+    return found
+
+
+_FEW = 32
+"""So many elements are compared with all others rather than sorted or searched."""
+
+
+def _stands_before(x: Value, wanted: Value, side: str) -> Value:
     before = x < wanted if side == "left" else x <= wanted
-    if is_float(x.dtype):  # NaN comes last
-        last = e.is_nan(wanted)
-        before = before | (last & (~e.is_nan(x) if side == "left" else (x == x) | last))
-    return r.sum(before, -1)
+    if not is_float(x.dtype):
+        return before
+    last = e.is_nan(wanted)  # NaN comes last
+    return before | (last & ~e.is_nan(x) if side == "left" else last)
 
 
 def digitize(x: Any, bins: Any, right: bool = False) -> Value:
@@ -207,7 +227,10 @@ def bincount(x: Any, weights: Any = None, minlength: Any = 0, *, length: Any = N
         )
     if at.dtype not in ("int32", "int64"):
         raise UsageError(f"bincount: found {at.dtype}, expected integers")
-    added = creation.ones_like(at, "int64") if weights is None else shapes.ravel(weights)
+    if weights is None:
+        added = creation.ones_like(at, "int64")
+    else:
+        added = shapes.ravel(value("bincount", weights, at))
     return shapes.scatter_add(added, at, 0, length)
 
 
@@ -221,35 +244,53 @@ def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None) -> Any:
         flat = low == high
         low, high = e.where(flat, low - 0.5, low), e.where(flat, high + 0.5, high)
     else:
-        low, high = (creation.full((), float(end), x.dtype, like=x) for end in range)
+        first, last = (real("histogram: an end of the range", end) for end in range)
+        if not -math.inf < first <= last < math.inf:
+            raise UsageError(
+                f"histogram: found the range ({first}, {last}), expected finite rising ends"
+            )
+        if first == last:
+            first, last = first - 0.5, last + 0.5
+        low, high = (creation.full((), end, x.dtype, like=x) for end in (first, last))
     return creation.linspace(low, high, int(bins) + 1)
 
 
 def histogram(
-    x: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
+    x: Any, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
 ) -> tuple[Value, Value]:
     """How many elements are in each bin, the last one closed at both ends, and the edges."""
     x = shapes.ravel(floating("histogram", x))
     edges = value("histogram", histogram_bin_edges(x, bins, range), x)
     if edges.ndim != 1:
         raise UsageError(f"histogram: found the bins {edges!r}, expected one axis")
-    column = shapes.expand_dims(x, 1)
-    low, high = edges[:-1], edges[1:]
-    last = creation.arange(low.shape[0], like=x) == low.shape[0] - 1
-    inside = (column >= low) & ((column < high) | (last & (column == high)))
-    if weights is None:
-        counts = r.sum(inside, 0)
+    low, high, bins = edges[:-1], edges[1:], edges.shape[0] - 1
+    weight = None if weights is None else shapes.ravel(value("histogram", weights, x))
+    if x._fusion._known("<=", bins, _FEW, True):
+        column = shapes.expand_dims(x, 1)
+        last = creation.arange(bins, like=x) == bins - 1
+        inside = (column >= low) & ((column < high) | (last & (column == high)))
+        counts = r.sum(inside if weight is None else e.where(inside, weight[:, None], 0), 0)
     else:
-        counts = r.sum(e.where(inside, shapes.reshape(weights, (-1, 1)), 0), 0)
+        at = searchsorted(edges, x, "right") - 1
+        at = e.where(x == edges[-1], bins - 1, at)
+        outside = (at < 0) | e.is_nan(x)
+        at = e.where(outside, bins, e.minimum(at, bins))
+        counts = bincount(at, weight, length=bins + 1)[:-1]
     if density:
         counts = counts / (high - low) / r.sum(counts)
     return counts, edges
 
 
-def isin(x: Any, test_elements: Any, invert: bool = False) -> Value:
-    """Whether each element is among `test_elements`: it compares with all of them."""
-    a, b = lifted("isin", [x, test_elements])
-    found = r.any(shapes.expand_dims(a, a.ndim) == shapes.ravel(b), -1)
+def isin(x: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Value:
+    """Whether each element is among `test_elements`."""
+    x, y = lifted("isin", [x, test_elements])
+    x, y = (e.astype(v, "int32") if v.dtype == "bool" else v for v in (x, shapes.ravel(y)))
+    if x._fusion._known("<=", y.shape[0], _FEW, True):
+        found = r.any(shapes.expand_dims(x, x.ndim) == y, -1)
+    else:
+        y = make("sort", [y], 0, 0)
+        at = e.minimum(searchsorted(y, x), y.shape[0] - 1)
+        found = make("take", [y, at], 0) == x
     return ~found if invert else found
 
 
@@ -336,7 +377,12 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> Val
     f0, f1 = shapes.take(fp, at - 1, 0), shapes.take(fp, at, 0)
     apart = x1 - x0
     flat = apart == 0
-    result = e.where(flat, f0, f0 + (f1 - f0) / e.where(flat, 1.0, apart) * (x - x0))
+    slope = (f1 - f0) / e.where(flat, 1.0, apart)
+    result = f0 + slope * (x - x0)
+    result = e.where(e.is_nan(result), f1 + slope * (x - x1), result)  # f0 is infinite
+    known = e.where(x == x1, f1, e.where((x == x0) | (f0 == f1), f0, math.nan))
+    result = e.where(e.is_nan(result), known, result)
+    result = e.where(flat, f0, result)
     result = e.where(x > xp[-1], fp[-1] if right is None else right, result)
     result = e.where(x < xp[0], fp[0] if left is None else left, result)
     return e.where(e.is_nan(x), x, result)

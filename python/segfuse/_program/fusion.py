@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import _arrays, _native
 from .._dtypes import DTypeLike, dtype_name
 from .._errors import UsageError
@@ -37,6 +39,7 @@ class Fusion:
         self._inputs: list[Value] = []
         self._outputs: list[Value] = []
         self._around: Fusion | None = None  # of the body of a scan: the program of the scan
+        self._copies: dict[int, Any] = {}  # of arrays that were captured
         self._inherited: dict[int, tuple[Value, Value]] = {}  # values of it: there, here
 
     @classmethod
@@ -216,6 +219,9 @@ class Fusion:
             name = f"around_{len(self._inherited)}"
             here = Value(self, self._native.input(name, there.dtype, there._native.shape()))
             known = self._inherited[there._native.id()] = (there, here)
+            wide = there._wide
+            if wide is not None:
+                here._wide = lambda: self._inherit(wide(), operation)
         return known[1]
 
     def _size(self, native: _native.Size) -> Any:
@@ -283,7 +289,9 @@ class Fusion:
             return self._inherit(self._around._capture(array), "scan")
         known = self._captured.get(id(array))
         if known is not None:
-            return known[1]
+            if not self._has_changed(array):
+                return known[1]
+            self._freeze(array)
         if self._numbers is None:
             raise UsageError(
                 f"found {_arrays.describe(array)} beside values of the Fusion {self.name!r}, "
@@ -297,7 +305,46 @@ class Fusion:
         dtype, shape = _arrays.signature_of("an array from outside the function", array)
         value = self.input(f"outside_{len(self._captured)}", dtype, shape)
         self._captured[id(array)] = (array, value)
+        self._copies[id(array)] = _copy_to_watch(array)
         return value
+
+    def _has_changed(self, array: Any) -> bool:
+        """Whether an array from outside has other content than when the trace took it."""
+        before = self._copies.get(id(array))
+        if isinstance(before, np.ndarray):
+            return bool(before.tobytes() != array.tobytes())
+        if before is not None and before != array._version:
+            raise UsageError(
+                f"the function changed {_arrays.describe(array)} in place after using it; give "
+                "each use a tensor of its own, by clone()"
+            )
+        return False
+
+    def _freeze(self, array: Any) -> None:
+        """What was taken from an array that the function has changed since is a constant."""
+        copy = self._copies[id(array)]
+        self._captured = {
+            id(copy if x is array else x): (copy if x is array else x, value)
+            for x, value in self._captured.values()
+        }
+
+    def _outside(self) -> list[Any]:
+        """The arrays from outside, in the order of their inputs, when the trace is complete."""
+        for array, _ in list(self._captured.values()):
+            if self._has_changed(array):
+                self._freeze(array)
+        return [array for array, _ in self._captured.values()]
+
+
+_MOST_WATCHED = 1 << 26
+"""Bytes of arrays that are compared with a copy when the function may have changed them."""
+
+
+def _copy_to_watch(array: Any) -> Any:
+    """A copy of a NumPy array, the version of PyTorch's tensor, None for what is not watched."""
+    if isinstance(array, np.ndarray):
+        return array.copy() if array.nbytes <= _MOST_WATCHED else None
+    return array._version if _arrays.kind_of(array) is _arrays.TORCH else None
 
 
 def _text(name: str, given: Any) -> str:

@@ -342,13 +342,23 @@ def _at_indices(x: Value, axis: int, item: Any, values: Any, method: str, change
         return x + make("scatter_add", [new, at], axis, [native_size(x.shape[axis])])
     if method != "set":
         raise UsageError(f"at[...].{method}: found an array of indices, expected slices or a mask")
-    # Where each element comes from: the last update whose index names it.
-    fusion = x._fusion
-    updates = Value(fusion, fusion._native.iota(at._native.shape()[0], "int64"))
-    line = Value(fusion, fusion._native.iota(native_size(x.shape[axis]), "int64"))
+    if not x._fusion._known(">", at.shape[0], 0, True):
+        return x
+    line = Value(x._fusion, x._fusion._native.iota(native_size(x.shape[axis]), "int64"))
     at = make("take", [line, at], 0)  # the run refuses one out of range
-    hits = new_axis(at, 1) == line
-    last = functions["max"](functions["where"](hits, new_axis(updates, 1), -1), 0)
+    last = last_named(at, x.shape[axis])
     found = make("take", [new, functions["maximum"](last, 0)], axis)
     mask = functions["reshape"](last >= 0, (-1, *(1,) * (x.ndim - 1 - axis)))
     return functions["where"](mask, change(x, found), x)
+
+
+def last_named(at: Value, size: Any) -> Value:
+    """For each place of an axis of `size` the last of the indices that names it, or -1."""
+    fusion = at._fusion
+    results = fusion._native.apply("sort", [at._native], [0, 0])
+    ordered, numbers = (Value(fusion, native) for native in results)
+    one = [native_size(1)]
+    following = make("pad", [ordered], [native_size(0)], one, -1)
+    following = part(following, 0, 1, at.shape[0])
+    marks = functions["where"](ordered != following, numbers + 1, 0)
+    return make("scatter_add", [marks, ordered], 0, [native_size(size)]) - 1

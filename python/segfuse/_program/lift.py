@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,18 @@ def fusion_of(operation: str, operands: Sequence[Any]) -> Fusion:
     return found
 
 
+class Listed:
+    """Floats in a list. They are as weak as each alone: float64 beside float64, else float32."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.numbers = numbers
+
+
 def value_of(fusion: Fusion, operation: str, operand: Any) -> Any:
-    """A Value, a plain number or a Size; an array from outside becomes a Value."""
+    """A Value, a plain number, a Size or floats in a list; an array from outside becomes a
+    Value."""
     if isinstance(operand, Value):
         return fusion._own(operand, operation)
     if isinstance(operand, Size):
@@ -70,7 +81,7 @@ def value_of(fusion: Fusion, operation: str, operand: Any) -> Any:
             need_plain(f"{operation}: an element of a list", part)
         operand = np.asarray(operand)
         if operand.dtype == np.float64:
-            operand = operand.astype(np.float32)
+            return Listed(operand)
         raise_if_object(operation, operand)
         return fusion._capture(operand)
     if _arrays.kind_of(operand) is _arrays.STATIC:
@@ -115,6 +126,7 @@ def common_dtype(operands: Sequence[Any]) -> str:
     for operand in operands:
         if not isinstance(operand, Value):
             number = 1 if isinstance(operand, Size) else operand
+            number = 1.0 if isinstance(operand, Listed) else number
             if dtype is None:
                 kinds = {bool: "bool", int: "int64"}
                 dtype = kinds.get(type(number), "float32")
@@ -129,12 +141,27 @@ def as_value(fusion: Fusion, operand: Any, dtype: str) -> Value:
     if isinstance(operand, Value):
         if operand.dtype == dtype:
             return operand
-        return Value(fusion, _native.cast(operand._native, dtype))
+        if dtype == "float64" and operand._wide is not None:
+            return operand._wide()
+        cast = Value(fusion, _native.cast(operand._native, dtype))
+        return _weak(cast, fusion, operand) if operand.dtype == "bool" else cast
+    if isinstance(operand, Listed):
+        numbers = operand.numbers
+        found = fusion._capture(numbers if dtype == "float64" else numbers.astype(np.float32))
+        return _weak(as_value(fusion, found, dtype), fusion, operand)
     if isinstance(operand, Size):
         return _as_scalar(fusion, operand, dtype)
     if dtype == "int64" and isinstance(operand, int) and abs(operand) > 1 << 53:
         return _large(fusion, operand)
-    return Value(fusion, fusion._native.constant(real("number", operand), dtype))
+    found = Value(fusion, fusion._native.constant(real("number", operand), dtype))
+    return _weak(found, fusion, operand)
+
+
+def _weak(found: Value, fusion: Fusion, operand: Any) -> Value:
+    """Made of what has digits beyond float32, which count where it meets float64."""
+    if found.dtype == "float32":
+        found._wide = functools.cache(lambda: as_value(fusion, operand, "float64"))
+    return found
 
 
 def _as_scalar(fusion: Fusion, size: Size, dtype: str) -> Value:
@@ -169,7 +196,10 @@ def value(operation: str, operand: Any, *beside: Any) -> Value:
     """One operand as a value."""
     fusion = fusion_of(operation, [operand, *beside])
     found = value_of(fusion, operation, operand)
-    return as_value(fusion, found, common_dtype([found]))
+    dtype = common_dtype([found])
+    if isinstance(found, Listed) and "float64" in [getattr(x, "dtype", None) for x in beside]:
+        dtype = "float64"
+    return as_value(fusion, found, dtype)
 
 
 def floating(operation: str, operand: Any) -> Value:
@@ -208,7 +238,19 @@ def make(operation: str, operands: Sequence[Value], *attributes: Any) -> Value:
     """The first result of an operation."""
     fusion = operands[0]._fusion
     natives = [operand._native for operand in operands]
-    return Value(fusion, fusion._native.apply(operation, natives, list(attributes))[0])
+    found = Value(fusion, fusion._native.apply(operation, natives, list(attributes))[0])
+    return kept_weak(found, operands, lambda wide: make(operation, wide, *attributes))
+
+
+def kept_weak(
+    found: Value, operands: Sequence[Value], again: Callable[[list[Value]], Value]
+) -> Value:
+    """A float32 result whose float operands are all weak is weak, too."""
+    floats = [x for x in operands if is_float(x.dtype)]
+    if floats and found.dtype == "float32" and all(x._wide for x in floats):
+        wide = [x._wide or (lambda x=x: x) for x in operands]
+        found._wide = functools.cache(lambda: again([x() for x in wide]))
+    return found
 
 
 def new_axis(x: Value, at: int) -> Value:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from .. import _arrays, _native
-from .._dtypes import DTypeLike
+from .._dtypes import ELEMENT_TYPES, DTypeLike
 from .._errors import UsageError
+from .numpy_calls import accepts, called, full_name
 
 if TYPE_CHECKING:
     from .fusion import Fusion
@@ -33,7 +34,7 @@ def _swapped(name: str) -> Any:
 
 
 def _needs_content(what: str, instead: str) -> Any:
-    def method(self: Value, *_: Any) -> NoReturn:
+    def method(self: Value, *_: Any, **__: Any) -> NoReturn:
         raise UsageError(
             f"{what} needs the content of {self!r}, which is not known while the program is "
             f"written; {instead}"
@@ -43,15 +44,15 @@ def _needs_content(what: str, instead: str) -> Any:
 
 
 def _folded(ufunc: Any, method: str, function: Any, inputs: Any, keywords: Any) -> Any:
-    """np.add.reduce(x) and the like."""
+    """np.add.reduce(x) and the like: along the first axis if none is named, of all for None."""
+    axis = keywords.pop("axis", 0)
     keywords = {k: v for k, v in keywords.items() if v is not None and v is not np._NoValue}  # type: ignore[attr-defined]
-    axis = keywords.pop("axis", inputs[1] if len(inputs) > 1 else 0)
-    if function is None or set(keywords) - {"keepdims"}:
-        raise UsageError(
-            f"np.{ufunc.__name__}.{method} does not take values of a program so; the functions of "
-            "segfuse.ops do"
-        )
-    return function(inputs[0], axis, **keywords)
+    if function is not None and accepts(function, keywords):
+        return function(inputs[0], axis, **keywords)
+    raise UsageError(
+        f"np.{ufunc.__name__}.{method} does not take values of a program so; the functions of "
+        "segfuse.ops do"
+    )
 
 
 class Value:
@@ -63,19 +64,21 @@ class Value:
     values: nothing is changed in place.
     """
 
-    __slots__ = ("_fusion", "_native")
+    __slots__ = ("_fusion", "_native", "_wide")
     __array_priority__ = 1000
 
     def __init__(self, fusion: Fusion, native: _native.Value) -> None:
         self._fusion = fusion
         self._native = native
+        self._wide: Callable[[], Value] | None = None
+        """Makes the same in float64, of a value that is float32 since it is of Python's numbers."""
 
     # --- what it is ---
 
     @property
     def dtype(self) -> str:
-        """The name of the element type: "float32", "bool", ..."""
-        return self._native.dtype()
+        """The name of the element type: "float32", "bool", ...; also equal to np.float32 etc."""
+        return ELEMENT_TYPES[self._native.dtype()]
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -161,17 +164,17 @@ class Value:
         JAX."""
         return functions["at"](self)
 
-    def cumsum(self, axis: int | None = None) -> Value:
+    def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None) -> Value:
         """The sums of all elements up to each along `axis`."""
-        return functions["cumsum"](self, axis)
+        return functions["cumsum"](self, axis, dtype)
 
-    def cumprod(self, axis: int | None = None) -> Value:
+    def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None) -> Value:
         """The products of all elements up to each along `axis`."""
-        return functions["cumprod"](self, axis)
+        return functions["cumprod"](self, axis, dtype)
 
-    def argsort(self, axis: int | None = -1) -> Value:
+    def argsort(self, axis: int | None = -1, kind: Any = None, **how: Any) -> Value:
         """Where each element is that comes next in order along `axis`, int64."""
-        return functions["argsort"](self, axis)
+        return functions["argsort"](self, axis, kind, **how)
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Value:
         """Repeats each element along `axis` `repeats` times."""
@@ -189,41 +192,41 @@ class Value:
         """The elements as another type; floats become integers toward zero."""
         return functions["astype"](self, dtype)
 
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Value:
+    def sum(self, axis: Any = None, keepdims: bool = False, **how: Any) -> Value:
         """The sum over `axis` (an int, a tuple of ints, None: all)."""
-        return functions["sum"](self, axis, keepdims)
+        return functions["sum"](self, axis, keepdims, **how)
 
-    def prod(self, axis: Any = None, keepdims: bool = False) -> Value:
+    def prod(self, axis: Any = None, keepdims: bool = False, **how: Any) -> Value:
         """The product over `axis`."""
-        return functions["prod"](self, axis, keepdims)
+        return functions["prod"](self, axis, keepdims, **how)
 
-    def max(self, axis: Any = None, keepdims: bool = False) -> Value:
+    def max(self, axis: Any = None, keepdims: bool = False, **how: Any) -> Value:
         """The greatest element over `axis`; NaN if there is one."""
-        return functions["max"](self, axis, keepdims)
+        return functions["max"](self, axis, keepdims, **how)
 
-    def min(self, axis: Any = None, keepdims: bool = False) -> Value:
+    def min(self, axis: Any = None, keepdims: bool = False, **how: Any) -> Value:
         """The least element over `axis`; NaN if there is one."""
-        return functions["min"](self, axis, keepdims)
+        return functions["min"](self, axis, keepdims, **how)
 
-    def mean(self, axis: Any = None, keepdims: bool = False) -> Value:
+    def mean(self, axis: Any = None, keepdims: bool = False, **how: Any) -> Value:
         """The mean over `axis`."""
-        return functions["mean"](self, axis, keepdims)
+        return functions["mean"](self, axis, keepdims, **how)
 
-    def var(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Value:
+    def var(self, axis: Any = None, keepdims: bool = False, ddof: int = 0, **how: Any) -> Value:
         """The variance over `axis`: squared deviations over (count - ddof)."""
-        return functions["var"](self, axis, keepdims, ddof)
+        return functions["var"](self, axis, keepdims, ddof, **how)
 
-    def std(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Value:
+    def std(self, axis: Any = None, keepdims: bool = False, ddof: int = 0, **how: Any) -> Value:
         """The standard deviation over `axis`."""
-        return functions["std"](self, axis, keepdims, ddof)
+        return functions["std"](self, axis, keepdims, ddof, **how)
 
-    def any(self, axis: Any = None, keepdims: bool = False) -> Value:
+    def any(self, axis: Any = None, keepdims: bool = False, **how: Any) -> Value:
         """Whether one element over `axis` is true."""
-        return functions["any"](self, axis, keepdims)
+        return functions["any"](self, axis, keepdims, **how)
 
-    def all(self, axis: Any = None, keepdims: bool = False) -> Value:
+    def all(self, axis: Any = None, keepdims: bool = False, **how: Any) -> Value:
         """Whether all elements over `axis` are true."""
-        return functions["all"](self, axis, keepdims)
+        return functions["all"](self, axis, keepdims, **how)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Value:
         """The index of the first greatest element along `axis`, int64."""
@@ -233,13 +236,13 @@ class Value:
         """The index of the first least element along `axis`, int64."""
         return functions["argmin"](self, axis, keepdims)
 
-    def reshape(self, *shape: Any) -> Value:
+    def reshape(self, *shape: Any, order: str = "C") -> Value:
         """The same elements in another shape; one size may be -1."""
-        return functions["reshape"](self, shape[0] if len(shape) == 1 else shape)
+        return functions["reshape"](self, shape[0] if len(shape) == 1 else shape, order)
 
-    def ravel(self) -> Value:
+    def ravel(self, order: str = "C") -> Value:
         """One axis."""
-        return functions["reshape"](self, -1)
+        return functions["ravel"](self, order)
 
     flatten = ravel
 
@@ -257,9 +260,9 @@ class Value:
         """Without axes of size 1."""
         return functions["squeeze"](self, axis)
 
-    def take(self, indices: Any, axis: int | None = None) -> Value:
+    def take(self, indices: Any, axis: int | None = None, mode: str = "raise") -> Value:
         """The elements along `axis` that the indices name."""
-        return functions["take"](self, indices, axis)
+        return functions["take"](self, indices, axis, mode)
 
     def clip(self, min: Any = None, max: Any = None) -> Value:
         """Elements within [min, max]."""
@@ -308,25 +311,19 @@ class Value:
         return function(*inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        function = functions["numpy_function"](func.__name__)
+        function = functions["numpy_function"](func.__name__, module=func.__module__)
         if function is None:
             raise UsageError(
-                f"np.{func.__name__} does not take values of a program; the functions of "
+                f"{full_name(func)} does not take values of a program; the functions of "
                 "segfuse.ops do"
             )
-        kwargs = {k: v for k, v in kwargs.items() if v is not np._NoValue}  # type: ignore[attr-defined]
-        try:
-            return function(*args, **kwargs)
-        except TypeError as error:
-            raise UsageError(
-                f"np.{func.__name__} on values of a program: {error}; see "
-                f"segfuse.ops.{function.__name__}"
-            ) from None
+        return called(func, function, args, kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", str(func))
-        function = functions["numpy_function"](name.strip("_"))
+        # What has one underscore at its end changes a tensor in place.
+        function = functions["torch_function"](name if name[-2:-1] != "_" else name.strip("_"))
         if function is None or kwargs:
             raise UsageError(
                 f"PyTorch's {name} does not take values of a program; the functions of "
