@@ -342,13 +342,15 @@ def _at_indices(x: Value, axis: int, item: Any, values: Any, method: str, change
         return x + make("scatter_add", [new, at], axis, [native_size(x.shape[axis])])
     if method != "set":
         raise UsageError(f"at[...].{method}: found an array of indices, expected slices or a mask")
+    if x._fusion._known("==", at.shape[0], 0, assumed=False):
+        return x
     # Where each element comes from: the last update whose index names it.
     fusion = x._fusion
     updates = Value(fusion, fusion._native.iota(at._native.shape()[0], "int64"))
     line = Value(fusion, fusion._native.iota(native_size(x.shape[axis]), "int64"))
     at = make("take", [line, at], 0)  # the run refuses one out of range
     hits = new_axis(at, 1) == line
-    last = functions["max"](functions["where"](hits, new_axis(updates, 1), -1), 0)
+    last = functions["max"](functions["where"](hits, new_axis(updates, 1), -1), 0, initial=-1)
     found = make("take", [new, functions["maximum"](last, 0)], axis)
     mask = functions["reshape"](last >= 0, (-1, *(1,) * (x.ndim - 1 - axis)))
     return functions["where"](mask, change(x, found), x)
