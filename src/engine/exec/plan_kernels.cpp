@@ -60,7 +60,7 @@ void run_call(Run& run, const Call& call, const std::vector<IndexCheck>& checks)
   std::int32_t status = 0;
   buffers[count] = &status;
   run.pool.for_ranges(call.count, call.grain, [&](std::int64_t begin, std::int64_t end) {
-    thread_local GrowingMemory rows;
+    auto& rows = of_thread<GrowingMemory, struct KernelRows>();
     call.function(buffers, call.sizes.data(), begin, end, rows.at_least(call.scratch));
   });
   if (status != 0) report(run, checks, call.checks.at(static_cast<std::size_t>(status - 1)));
