@@ -34,8 +34,8 @@ class GrowingMemory {
   std::size_t size_ = 0;
 };
 
-/// An object of this thread for one use, freed with the thread. In handlers that run when the
-/// objects of the main thread are gone (std::atexit), a new one, which is kept.
+/// An object of this thread for one use, freed with the thread. Handlers of std::atexit run after
+/// the main thread has freed its objects; they get a new one, which is kept.
 template <class Object, class Use>
 Object& of_thread() {
   thread_local Object* object = nullptr;
