@@ -18,6 +18,7 @@
 
 #include "segfuse/context.h"
 #include "segfuse/data/labels.h"
+#include "segfuse/error.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse {
@@ -106,11 +107,11 @@ bool needs_whole_recording(const FeatureConfig& config) noexcept;
 class FeatureExtractor {
  public:
   explicit FeatureExtractor(const FeatureConfig& config);
-  const FeatureConfig& config() const noexcept;
+  const FeatureConfig& config() const;
   /// Number of columns, for each stacked channel; 0 when it depends on the recordings.
-  std::int64_t num_features() const noexcept;
-  std::int64_t num_frames(std::int64_t num_samples) const noexcept;
-  double hop_seconds() const noexcept { return config().hop_ms / 1000; }
+  std::int64_t num_features() const;
+  std::int64_t num_frames(std::int64_t num_samples) const;
+  double hop_seconds() const { return config().hop_ms / 1000; }
   /// (T, D) f32, the same bits on every run and thread. DataError when the sample rate differs.
   Tensor extract(const Audio& audio) const;
   /// The same of values (T, D) f32; UsageError for other kinds.
@@ -120,15 +121,14 @@ class FeatureExtractor {
   friend class BaseFrames;
   struct State;
   void finish(std::span<float> values, std::int64_t frames, std::int64_t width) const;
-  std::shared_ptr<const State> state_;
+  StatePointer<std::shared_ptr<const State>, "FeatureExtractor"> state_;
 };
 
 /// x -> (x - mean) / deviation per column; computed on a training set, stored with the model.
 struct Normalisation {
   std::vector<double> mean;
-  std::vector<double> deviation;  ///< a constant column has 1
-  /// In place; `features` is (T, D) f32.
-  void apply(Tensor& features) const;
+  std::vector<double> deviation;       ///< a constant column has 1
+  void apply(Tensor& features) const;  ///< in place; `features` is (T, D) f32
 };
 /// Over all rows of all tensors (T_i, D) f32: in double, two passes, in the order given.
 Normalisation compute_normalisation(std::span<const Tensor> features);

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "segfuse/error.h"
 #include "segfuse/program.h"
 #include "segfuse/tensor.h"
 
@@ -86,7 +87,7 @@ class DeviceFunction {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  StatePointer<std::unique_ptr<State>, "DeviceFunction"> state_;
 };
 
 }  // namespace segfuse

@@ -2,8 +2,10 @@
 // Errors that reach a user. Each says whose fault it is and carries one clear sentence: the thing,
 // what was found, what was expected, what to do.
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace segfuse {
 
@@ -79,6 +81,33 @@ class Interrupted : public Error {
 class InternalError : public Error {
  public:
   explicit InternalError(const std::string& message) : Error(ExitCode::kInternal, message) {}
+};
+
+/// Throws the UsageError of an object of a class that was moved from.
+[[noreturn]] void refuse_moved_from(const char* name);
+
+/// The name of a class, in a type.
+template <std::size_t N>
+struct ClassName {
+  char text[N] = {};
+  consteval ClassName(const char (&name)[N]) {  // NOLINT(google-explicit-constructor)
+    for (std::size_t i = 0; i < N; ++i) text[i] = name[i];
+  }
+};
+
+/// A std::unique_ptr or std::shared_ptr to the state of an object, which is null once the object
+/// was moved from: any use of that object is a UsageError, except assignment and destruction.
+template <class Pointer, ClassName kName>
+class StatePointer : public Pointer {
+ public:
+  StatePointer() = default;
+  StatePointer(Pointer state) : Pointer(std::move(state)) {}  // NOLINT
+  auto& operator*() const { return *checked(); }
+  auto* operator->() const { return checked().get(); }
+  const Pointer& checked() const {
+    if (this->get() == nullptr) refuse_moved_from(kName.text);
+    return *this;
+  }
 };
 
 }  // namespace segfuse

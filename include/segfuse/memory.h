@@ -33,6 +33,8 @@
 #include <utility>
 #include <vector>
 
+#include "segfuse/error.h"
+
 namespace segfuse::memory {
 
 struct Options {
@@ -200,7 +202,7 @@ class Device {
   friend class Loan;
   struct State;
   explicit Device(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  std::shared_ptr<State> state_;
+  StatePointer<std::shared_ptr<State>, "Device"> state_;
 };
 
 }  // namespace segfuse::memory

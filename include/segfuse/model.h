@@ -14,6 +14,7 @@
 
 #include "segfuse/context.h"
 #include "segfuse/data.h"
+#include "segfuse/error.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse {
@@ -151,11 +152,11 @@ class Model {
 
   /// The implementation, for the library itself.
   struct State;
-  const std::shared_ptr<State>& state() const { return state_; }
+  const std::shared_ptr<State>& state() const { return state_.checked(); }
 
  private:
   explicit Model(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  std::shared_ptr<State> state_;
+  StatePointer<std::shared_ptr<State>, "Model"> state_;
 };
 
 struct LiveOptions {
@@ -195,7 +196,7 @@ class LiveDecoder {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  StatePointer<std::unique_ptr<State>, "LiveDecoder"> state_;
 };
 
 // ----------------------------------------------------------------------------- pretrained models

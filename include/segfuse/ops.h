@@ -27,6 +27,7 @@
 #include <variant>
 #include <vector>
 
+#include "segfuse/error.h"
 #include "segfuse/program.h"
 #include "segfuse/tensor.h"
 
@@ -61,7 +62,7 @@ class Size {
 
  private:
   static Size of_number(std::int64_t number);
-  std::shared_ptr<const Node> node_;
+  StatePointer<std::shared_ptr<const Node>, "Size"> node_;
 };
 
 template <std::integral Integer>
@@ -79,7 +80,9 @@ class Value {
   template <class Number>
     requires std::integral<Number> || std::floating_point<Number>
   Value(Number number)  // NOLINT(google-explicit-constructor): numbers stand in formulas
-      : number_(static_cast<double>(number)) {}
+      : number_(static_cast<double>(number)) {
+    if constexpr (std::integral<Number>) whole_ = static_cast<std::int64_t>(number);
+  }
 
   /// These are UsageErrors for a plain number.
   DType dtype() const;
@@ -91,15 +94,19 @@ class Value {
 
   struct State;
   Value(std::shared_ptr<State> state, std::uint32_t id) : state_(std::move(state)), id_(id) {}
-  bool is_number() const { return state_ == nullptr; }
+  bool is_number() const { return id_ == kNumber; }
   double number() const { return number_; }
+  /// The number, if it is a whole one of 64 bits that number() may have rounded; else 0.
+  std::int64_t large() const;
   std::uint32_t id() const { return id_; }
-  const std::shared_ptr<State>& state() const { return state_; }
+  const std::shared_ptr<State>& state() const { return state_.checked(); }
 
  private:
-  std::shared_ptr<State> state_;
-  std::uint32_t id_ = 0;
+  static constexpr std::uint32_t kNumber = 0xFFFFFFFF;
+  StatePointer<std::shared_ptr<State>, "Value"> state_;  ///< null: a number, or moved from
+  std::uint32_t id_ = kNumber;
   double number_ = 0;
+  std::int64_t whole_ = 0;  ///< of a whole number, which number_ may have rounded
 };
 
 /// An attribute of an operation, by the type that operations() names.
@@ -140,10 +147,10 @@ class FusionBuilder {
   std::string text() const;
 
   explicit FusionBuilder(std::shared_ptr<Value::State> state) : state_(std::move(state)) {}
-  const std::shared_ptr<Value::State>& state() const { return state_; }
+  const std::shared_ptr<Value::State>& state() const { return state_.checked(); }
 
  private:
-  std::shared_ptr<Value::State> state_;
+  StatePointer<std::shared_ptr<Value::State>, "FusionBuilder"> state_;
 };
 
 /// A row of the table of operations.
@@ -199,7 +206,10 @@ using OptionalAxes = std::optional<Axes>;
 
 Value sum(const Value& a, const OptionalAxes& axes = kAllAxes, bool keep = false);
 Value prod(const Value& a, const OptionalAxes& axes = kAllAxes, bool keep = false);
+/// UsageError for an axis of size 0; one that turns out to be empty in a run gives the least number
+/// of the type (-infinity).
 Value max(const Value& a, const OptionalAxes& axes = kAllAxes, bool keep = false);
+/// As max: the greatest number of the type.
 Value min(const Value& a, const OptionalAxes& axes = kAllAxes, bool keep = false);
 Value mean(const Value& a, const OptionalAxes& axes = kAllAxes, bool keep = false);
 Value logsumexp(const Value& a, const OptionalAxes& axes = kAllAxes, bool keep = false);

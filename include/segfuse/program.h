@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "segfuse/context.h"
+#include "segfuse/error.h"
 #include "segfuse/tensor.h"
 
 namespace segfuse {
@@ -107,8 +108,9 @@ class Program {
   std::string after_pass(std::string_view name) const;
 
   /// Runs in the types of the values. `inputs` in the order of inputs(); aliased inputs are
-  /// overwritten in place; outputs are fresh. Plans and memory are kept between runs with the same
-  /// back end, device and flags, whatever their contexts. One run at a time.
+  /// overwritten in place, and others that share their memory are read as they were before
+  /// (UsageError where both are aliased); outputs are fresh. Plans and memory are kept between runs
+  /// with the same back end, device and flags, whatever their contexts. One run at a time.
   ///
   /// On a GPU (RunOptions::device) inputs may be in its memory (Tensor::device_memory) or on the
   /// host. If one of them is there, so are the outputs: the call returns before they are computed,
@@ -127,7 +129,7 @@ class Program {
   State& state() const { return *state_; }
 
  private:
-  std::shared_ptr<State> state_;
+  StatePointer<std::shared_ptr<State>, "Program"> state_;
 };
 
 }  // namespace segfuse

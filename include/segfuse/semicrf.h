@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "segfuse/context.h"
+#include "segfuse/error.h"
 
 namespace segfuse::semicrf {
 
@@ -198,11 +199,13 @@ struct Segmentations {
   std::vector<std::int32_t> duration;
   std::vector<std::int32_t> label;
 
-  std::int64_t rows() const { return static_cast<std::int64_t>(row_pointer.size()) - 1; }
+  std::int64_t rows() const {
+    return row_pointer.empty() ? 0 : static_cast<std::int64_t>(row_pointer.size()) - 1;
+  }
   std::int64_t segments() const { return static_cast<std::int64_t>(start.size()); }
   void append(std::int64_t first_frame, std::int64_t frames, std::int64_t segment_label);
   /// Ends the current row; segments appended next belong to the next one.
-  void end_row() { row_pointer.push_back(segments()); }
+  void end_row();
   void clear();
   SegmentationsView view() const { return {row_pointer, start, duration, label}; }
   operator SegmentationsView() const { return view(); }  // NOLINT
@@ -340,7 +343,7 @@ class Engine {
   friend struct EngineOverPool;
   struct State;
   explicit Engine(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  StatePointer<std::unique_ptr<State>, "Engine"> state_;
 };
 
 }  // namespace segfuse::semicrf

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "segfuse/context.h"
+#include "segfuse/error.h"
 #include "segfuse/semicrf_tools.h"
 
 namespace segfuse::semicrf {
@@ -122,7 +123,7 @@ class CudaEngine {
   friend struct OverDevice;
   friend class SplitCudaEngine;
   explicit CudaEngine(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  StatePointer<std::unique_ptr<State>, "CudaEngine"> state_;
 };
 
 /// Frames of a row, from `begin` to before `end`.
@@ -184,7 +185,7 @@ class SplitCudaEngine {
   friend struct OverDevice;
   struct State;
   explicit SplitCudaEngine(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  StatePointer<std::unique_ptr<State>, "SplitCudaEngine"> state_;
 };
 
 // The further inference of semicrf_tools.h: the same names, meanings and tie rules.
@@ -282,7 +283,7 @@ class CudaInference {
   friend struct OverDevice;
   struct State;
   explicit CudaInference(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  StatePointer<std::unique_ptr<State>, "CudaInference"> state_;
 };
 
 /// Decodes a row that arrives in pieces, as OnlineDecoder, on one device and one stream: the same
@@ -322,7 +323,7 @@ class CudaOnlineDecoder {
   friend struct OverDevice;
   struct State;
   explicit CudaOnlineDecoder(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  StatePointer<std::unique_ptr<State>, "CudaOnlineDecoder"> state_;
 };
 
 }  // namespace segfuse::semicrf

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "segfuse/error.h"
 #include "segfuse/semicrf.h"
 
 namespace segfuse::semicrf {
@@ -48,10 +49,10 @@ class ConstrainedPotentials {
   ConstrainedPotentials(ConstrainedPotentials&&) noexcept = default;
   ConstrainedPotentials& operator=(ConstrainedPotentials&&) noexcept = default;
   /// Valid while this object and the inputs it was made from live.
-  const Potentials<T>& potentials() const { return potentials_; }
+  const Potentials<T>& potentials() const { return *potentials_; }
 
  private:
-  Potentials<T> potentials_;
+  StatePointer<std::unique_ptr<Potentials<T>>, "ConstrainedPotentials"> potentials_;
   std::vector<T> emission_;
   std::vector<T> transition_;
   std::vector<T> duration_;
@@ -202,7 +203,7 @@ class Inference {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  StatePointer<std::unique_ptr<State>, "Inference"> state_;
 };
 
 struct OnlineOptions {
@@ -238,7 +239,8 @@ class OnlineDecoder {
   OnlineDecoder& operator=(OnlineDecoder&&) noexcept;
 
   /// Takes the next n frames, (n, C) each; start and end may be empty (0). Appends segments that
-  /// are decided now to the current row of `decided`.
+  /// are decided now to the current row of `decided`. DataError for NaN and +inf; nothing of the
+  /// piece is then taken.
   template <class T>
   void push(const View<const T, 2>& emission, Segmentations& decided,
             const View<const T, 2>& start = {}, const View<const T, 2>& end = {});
@@ -254,7 +256,7 @@ class OnlineDecoder {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  StatePointer<std::unique_ptr<State>, "OnlineDecoder"> state_;
 };
 
 /// Posterior probabilities of a segment.
@@ -321,7 +323,7 @@ class BlockPosterior {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  StatePointer<std::unique_ptr<State>, "BlockPosterior"> state_;
 };
 
 }  // namespace segfuse::semicrf

@@ -84,7 +84,8 @@ class DeviceMemory {
 
 /// A contiguous row-major array in host memory, or in that of a device. Copies share the storage;
 /// clone() copies the elements. Functions that access elements throw a UsageError for a tensor on a
-/// device; to_host() copies it.
+/// device; to_host() copies it. A tensor that was moved from has no storage, and its shape and size
+/// mean nothing: accesses throw a UsageError, too.
 class Tensor {
  public:
   /// An empty tensor of shape [0].
@@ -120,11 +121,11 @@ class Tensor {
   Tensor to_host() const;
 
   void* data() {
-    if (device_) refuse();
+    if (!storage_) refuse();
     return storage_.get();
   }
   const void* data() const {
-    if (device_) refuse();
+    if (!storage_) refuse();
     return storage_.get();
   }
   /// The elements as T; throws UsageError if T is not the dtype.

@@ -147,7 +147,7 @@ std::string to_text(const OptionValue& value) {
 }  // namespace
 
 std::span<const OptionInfo> option_table() {
-  static const std::vector<OptionInfo> table = make_table();
+  static const auto& table = *new std::vector<OptionInfo>(make_table());
   return table;
 }
 

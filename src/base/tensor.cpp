@@ -103,6 +103,7 @@ Tensor Tensor::borrow(DType dtype, Shape shape, std::shared_ptr<std::byte> memor
   if (!tensor.storage_ && tensor.size_ > 0)
     throw UsageError(fmt::format("a tensor of shape {} borrows no memory (a null pointer)",
                                  to_string(tensor.shape_)));
+  if (!tensor.storage_) tensor.storage_ = allocate(0);
   return tensor;
 }
 
@@ -112,14 +113,22 @@ Tensor Tensor::on_device(DType dtype, Shape shape, std::shared_ptr<DeviceMemory>
   return tensor;
 }
 
+void refuse_moved_from(const char* name) {
+  throw UsageError(fmt::format(
+      "a {} was used after it was moved from; use the one that it was moved to, or assign to it",
+      name));
+}
+
 void Tensor::refuse() const {
+  if (!device_) refuse_moved_from("Tensor");
   throw UsageError(
       fmt::format("a tensor {}{} is in the memory of {}; copy it to the host with to_host() first",
                   name_of(dtype_), to_string(shape_), device_->device()));
 }
 
 Tensor Tensor::to_host() const {
-  if (!device_) return *this;
+  if (storage_) return *this;
+  if (!device_) refuse();
   Tensor copy(dtype_, shape_);
   if (size_ > 0) device_->copy_to_host(copy.data(), copy.bytes());
   return copy;
@@ -202,12 +211,14 @@ void Tensor::set(std::int64_t index, double value) {
 
 Tensor Tensor::clone() const {
   if (device_) return on_device(dtype_, shape_, device_->clone());
+  const void* const elements = data();
   Tensor copy(dtype_, shape_);
-  if (size_ > 0) std::memcpy(copy.data(), data(), bytes());
+  if (size_ > 0) std::memcpy(copy.data(), elements, bytes());
   return copy;
 }
 
 Tensor Tensor::to(DType dtype) const {
+  if (!storage_ && (!device_ || dtype != dtype_)) refuse();
   if (dtype == dtype_) return *this;
   Tensor converted(dtype, shape_);
   for (std::int64_t i = 0; i < size_; ++i) converted.set(i, at(i));
@@ -215,6 +226,7 @@ Tensor Tensor::to(DType dtype) const {
 }
 
 Tensor Tensor::reshaped(Shape shape) const {
+  if (!storage_ && !device_) refuse();
   if (num_elements(shape) != size_)
     throw UsageError(
         fmt::format("a tensor of shape {} cannot take the shape {}: {} against {} elements",

@@ -67,7 +67,7 @@ class ThreadPool::Workers {
   /// Those of this process; made when there are none.
   static std::shared_ptr<Workers> shared() {
     static Mutex mutex;
-    static std::weak_ptr<Workers> all;
+    static auto& all = *new std::weak_ptr<Workers>();
     static const int registered =
         pthread_atfork([]() SEGFUSE_LOCKS_UNCHECKED { mutex.lock(); },
                        []() SEGFUSE_LOCKS_UNCHECKED { mutex.unlock(); },

@@ -15,7 +15,7 @@ namespace segfuse::engine {
 #undef SEGFUSE_BACKEND
 
 std::span<const BackendInfo> backends() {
-  static const std::vector<BackendInfo> all = {
+  static const auto& all = *new std::vector<BackendInfo>{
 #define SEGFUSE_BACKEND(name) name##_backend(),
 #include <engine_backends.inc>
 #undef SEGFUSE_BACKEND

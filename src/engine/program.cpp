@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <mutex>
 #include <tuple>
 
@@ -31,6 +32,47 @@ std::vector<ValueInfo> describe(const ir::Fusion& fusion, const std::vector<Name
   return all;
 }
 
+using Bytes = std::pair<const std::byte*, const std::byte*>;
+
+/// The memory of a tensor; of one on a device a name for it.
+Bytes memory_of(const Tensor& tensor) {
+  if (tensor.bytes() == 0) return {};
+  if (tensor.device_memory()) {
+    const auto* name = reinterpret_cast<const std::byte*>(tensor.device_memory().get());
+    return {name, name + 1};
+  }
+  const auto* begin = static_cast<const std::byte*>(tensor.data());
+  return {begin, begin + tensor.bytes()};
+}
+
+bool overlap(const Bytes& a, const Bytes& b) { return a.first < b.second && b.first < a.second; }
+
+/// The inputs, those that share memory with an overwritten one copied; nothing where none does.
+/// UsageError where both are overwritten.
+std::vector<Tensor> apart(const ir::Fusion& fusion, std::span<const std::size_t> overwritten,
+                          std::span<const Tensor> inputs) {
+  if (overwritten.empty() || inputs.size() != fusion.inputs().size()) return {};
+  std::vector<Bytes> memory(inputs.size());
+  std::ranges::transform(inputs, memory.begin(), memory_of);
+  std::vector<Bytes> sorted = memory;
+  std::ranges::sort(sorted);
+  const auto meet = [](const Bytes& a, const Bytes& b) { return overlap(a, b); };
+  if (std::ranges::adjacent_find(sorted, meet) == sorted.end()) return {};
+  std::vector<Tensor> copies(inputs.begin(), inputs.end());
+  for (const std::size_t written : overwritten)
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (i == written || !overlap(memory[i], memory[written])) continue;
+      if (std::ranges::find(overwritten, i) != overwritten.end())
+        throw UsageError(
+            fmt::format("inputs '{}' and '{}' of the Fusion '{}' share memory, and it overwrites "
+                        "both; copy one "
+                        "of them first",
+                        fusion.inputs()[written].name, fusion.inputs()[i].name, fusion.name()));
+      copies[i] = inputs[i].clone();
+    }
+  return copies;
+}
+
 }  // namespace
 
 Program Program::from_text(std::string_view text, std::string_view source) {
@@ -58,12 +100,13 @@ std::vector<ValueInfo> Program::outputs() const {
 }
 
 std::vector<std::size_t> overwritten_inputs(const Program& program) {
-  const ir::Fusion& fusion = program.state().fusion;
-  std::vector<std::size_t> places;
+  return program.state().overwritten;
+}
+
+Program::State::State(ir::Fusion program) : fusion(std::move(program)) {
   for (std::size_t i = 0; i < fusion.inputs().size(); ++i)
     for (const ir::Alias& alias : fusion.aliases())
-      if (alias.input == fusion.inputs()[i].val) places.push_back(i);
-  return places;
+      if (alias.input == fusion.inputs()[i].val) overwritten.push_back(i);
 }
 
 std::vector<std::string> Program::emit_kinds() {
@@ -169,7 +212,8 @@ std::vector<Tensor> Program::run(std::span<const Tensor> inputs, const RunOption
   State::Prepared& prepared = state.prepared(wanted);
   std::unique_lock<std::mutex> alone;  // a GPU serves one program at a time
   if (prepared.how.accelerator) alone = std::unique_lock(prepared.how.accelerator->calls());
-  std::vector<Tensor> outputs = prepared.executable.run(inputs);
+  const std::vector<Tensor> copies = apart(state.fusion, state.overwritten, inputs);
+  std::vector<Tensor> outputs = prepared.executable.run(copies.empty() ? inputs : copies);
   for (Tensor& output : outputs)  // written in place: the caller's memory is the caller's
     for (const Tensor& input : inputs)
       if (output.shares_storage_with(input)) {

@@ -1,8 +1,10 @@
 #pragma once
 // The state of a Program.
 
+#include <cstddef>
 #include <deque>
 #include <memory>
+#include <vector>
 
 #include "base/mutex.h"
 #include "base/thread_pool.h"
@@ -20,12 +22,13 @@ struct Program::State {
     engine::ExecutableOptions how;
     engine::Executable executable;
   };
-  explicit State(ir::Fusion program) : fusion(std::move(program)) {}
+  explicit State(ir::Fusion program);
   /// The one for these options, all of which are given; made when it is first asked for.
   Prepared& prepared(const RunOptions& options);
 
   ir::Fusion fusion;
-  Mutex running;  ///< runs from several threads wait for each other
+  std::vector<std::size_t> overwritten;  ///< places of inputs
+  Mutex running;                         ///< runs from several threads wait for each other
   ThreadPool pool{1};
   int pool_threads = 1;  ///< as requested
   std::deque<Prepared> all;

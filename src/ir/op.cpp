@@ -101,7 +101,7 @@ std::vector<OpInfo> make_table() {
 }
 
 const std::vector<OpInfo>& table() {
-  static const std::vector<OpInfo> ops = make_table();
+  static const auto& ops = *new std::vector<OpInfo>(make_table());
   return ops;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <future>
 #include <list>
@@ -66,8 +67,13 @@ Module open_module() {
   return module;
 }
 
+std::atomic<bool> ends{false};  ///< the process, and with it the statics of LLVM
+
 const Module& clang_module() {
-  static const Module opened = open_module();
+  static const auto& opened = *new Module(open_module());
+  static const struct End {  // after LLVM's, and so before them
+    ~End() { ends = true; }
+  } end;
   return opened;
 }
 
@@ -92,6 +98,11 @@ struct Results {
 };
 
 Results run_clang(const CSource& source, const CpuTarget& target, bool remarks) {
+  if (ends)
+    throw UsageError(fmt::format(
+        "kernel '{}' cannot be compiled while the process ends; run its program once before that, "
+        "or choose the back end 'loops'",
+        source.name));
   SegfuseClangRequest request{};
   request.text = source.text.c_str();
   request.size = source.text.size();

@@ -78,7 +78,7 @@ void OpenDevice::release(StreamHandle stream, std::byte* memory) noexcept {
 
 std::shared_ptr<OpenDevice> open_cuda(int ordinal, bool check_streams) {
   static Mutex mutex;
-  static std::map<std::pair<int, bool>, std::weak_ptr<OpenDevice>> opened;
+  static auto& opened = *new std::map<std::pair<int, bool>, std::weak_ptr<OpenDevice>>();
   const MutexLock lock(mutex);
   std::weak_ptr<OpenDevice>& slot = opened[{ordinal, check_streams}];
   std::shared_ptr<OpenDevice> device = slot.lock();

@@ -6,7 +6,11 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+import segfuse
+import segfuse.ops as sf
 
 HERE = pathlib.Path(__file__).parent
 
@@ -118,3 +122,41 @@ def test_the_quantile_of_no_elements_is_nan():
                 found = segfuse.compile(lambda x, f=ours, axis=axis: f(x, axis=axis))(x)
                 assert found.shape == wanted.shape
                 np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["max", "min", "ptp"])
+def test_extremes_of_nothing_are_errors_as_in_numpy(name):
+    ours, theirs = getattr(sf, name), getattr(np, name)
+    over_rows = segfuse.compile(lambda x: ours(x, 0))
+    over_columns = segfuse.compile(lambda x: ours(x, 1))
+    some, none = np.ones((2, 3), "f4"), np.zeros((0, 3), "f4")
+    for x in (some, none, some):  # one function for both
+        if x is none:
+            with pytest.raises(ValueError):
+                theirs(x, 0)
+            with pytest.raises(segfuse.UsageError, match="found no elements along axis 0"):
+                over_rows(x)
+        else:
+            np.testing.assert_array_equal(over_rows(x), theirs(x, 0))
+        np.testing.assert_array_equal(over_columns(x), theirs(x, 1))
+    with pytest.raises(segfuse.UsageError, match="found no elements along axis 1"):
+        segfuse.compile(lambda x: ours(x[:, :0], 1))(some)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i4", "i8"])
+def test_reductions_of_nothing_that_have_a_value(dtype):
+    x = np.ones((2, 3), dtype)
+    for nothing in (lambda x: x[:, :0], lambda x: x[:, x.shape[1] :]):
+        for ours, theirs in (
+            (lambda y: sf.max(y, 1, initial=-2), lambda y: np.max(y, 1, initial=-2)),
+            (lambda y: sf.min(y, 1, True, initial=7), lambda y: np.min(y, 1, None, True, 7)),
+            (lambda y: sf.any(y, 1), lambda y: np.any(y, 1)),
+            (lambda y: sf.all(y, 1), lambda y: np.all(y, 1)),
+            (lambda y: sf.sum(y, 1), lambda y: np.sum(y, 1)),
+        ):
+            found = segfuse.compile(lambda x, f=ours, g=nothing: f(g(x)))(x)
+            np.testing.assert_array_equal(found, theirs(nothing(x)))
+    found = segfuse.compile(lambda x, at, new: x.at[at].set(new))(
+        np.arange(3), np.zeros(0, "i8"), np.zeros(0, "i8")
+    )
+    np.testing.assert_array_equal(found, np.arange(3))

@@ -83,6 +83,23 @@ def _least(dtype: str) -> float:
     return {"int32": -(2**31), "int64": -(2**63)}.get(dtype, -math.inf)
 
 
+def _extreme(operation: str, x: Any, axis: Axis, keepdims: bool, initial: Any, where: Any) -> Value:
+    x = value(operation, x)
+    if where is not None and initial is None:
+        raise UsageError(f"{operation}: found `where` without `initial`, expected both")
+    axes = axes_of(operation, x, axis)
+    for a in range(x.ndim) if axes is None else axes:
+        size = x.shape[a]
+        if initial is None and x._fusion._known("==", size, 0, assumed=False):
+            raise UsageError(
+                f"{operation}: found no elements along axis {a}, expected at least one, or "
+                "`initial`"
+            )
+        if isinstance(size, int) and size == 0:
+            return _reduce("sum", x, axis, keepdims) + initial  # the sum of nothing is 0
+    return _reduce(operation, _masked(operation, x, where, initial), axis, keepdims)
+
+
 def max(
     x: Any,
     axis: Axis = None,
@@ -92,10 +109,7 @@ def max(
     where: Any = None,
 ) -> Value:
     """The greatest element over `axis`; NaN if there is one."""
-    x = value("max", x)
-    if where is not None and initial is None:
-        raise UsageError("max: found `where` without `initial`, expected both")
-    result = _reduce("max", _masked("max", x, where, initial), axis, keepdims)
+    result = _extreme("max", x, axis, keepdims, initial, where)
     return result if initial is None else elementwise.maximum(result, initial)
 
 
@@ -108,10 +122,7 @@ def min(
     where: Any = None,
 ) -> Value:
     """The least element over `axis`; NaN if there is one."""
-    x = value("min", x)
-    if where is not None and initial is None:
-        raise UsageError("min: found `where` without `initial`, expected both")
-    result = _reduce("min", _masked("min", x, where, initial), axis, keepdims)
+    result = _extreme("min", x, axis, keepdims, initial, where)
     return result if initial is None else elementwise.minimum(result, initial)
 
 
@@ -206,13 +217,13 @@ def std(
 def any(x: Any, axis: Axis = None, keepdims: bool = False, *, where: Any = None) -> Value:
     """Whether one element over `axis` is true."""
     true = _masked("any", value("any", x) != 0, where, False)
-    return max(elementwise.astype(true, "int32"), axis, keepdims) > 0
+    return _extreme("max", elementwise.astype(true, "int32"), axis, keepdims, 0, None) > 0
 
 
 def all(x: Any, axis: Axis = None, keepdims: bool = False, *, where: Any = None) -> Value:
     """Whether all elements over `axis` are true."""
     true = _masked("all", value("all", x) != 0, where, True)
-    return min(elementwise.astype(true, "int32"), axis, keepdims) > 0
+    return _extreme("min", elementwise.astype(true, "int32"), axis, keepdims, 1, None) > 0
 
 
 def count_nonzero(x: Any, axis: Axis = None, keepdims: bool = False) -> Value:

@@ -8,7 +8,7 @@ namespace segfuse {
 namespace {
 
 Listeners<KernelListener>& listeners() {
-  static Listeners<KernelListener> all;
+  static auto& all = *new Listeners<KernelListener>();
   return all;
 }
 

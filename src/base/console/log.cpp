@@ -20,7 +20,7 @@ struct SinkSlot {
 };
 
 SinkSlot& sink_slot() {
-  static SinkSlot slot;
+  static auto& slot = *new SinkSlot();
   return slot;
 }
 

@@ -124,7 +124,7 @@ class NewFile {
 /// True for the first call of this process for a folder.
 bool first_time(const fs::path& folder) {
   static Mutex mutex;
-  static std::set<fs::path> seen SEGFUSE_GUARDED_BY(mutex);
+  static auto& seen = *new std::set<fs::path>();
   const MutexLock lock(mutex);
   return seen.insert(folder).second;
 }

@@ -19,8 +19,6 @@ namespace {
   throw CommError(failure.sentence);
 }
 
-const SteadyClock kSystemsClock;
-
 }  // namespace
 
 class Meeting::Parts {
@@ -59,7 +57,8 @@ class Meeting::Parts {
 
  private:
   static MeetingOptions completed(MeetingOptions options) {
-    if (options.clock == nullptr) options.clock = &kSystemsClock;
+    static const auto& system = *new SteadyClock();
+    if (options.clock == nullptr) options.clock = &system;
     SEGFUSE_CHECK(options.rank >= 0 && options.rank < options.count, "rank {} of {}", options.rank,
                   options.count);
     return options;

@@ -79,7 +79,7 @@ std::optional<NcclApi> open_nccl(const std::string& file, std::string& reason) {
 
 const NcclApi& nccl() {
   static Mutex mutex;
-  static std::optional<NcclApi> opened;
+  static auto& opened = *new std::optional<NcclApi>();
   const MutexLock lock(mutex);
   if (opened) return *opened;
   std::vector<std::string> tried;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
+#include <optional>
 
 #include "comm/patience.h"
 
@@ -38,19 +40,30 @@ class PinnedWords {
   std::byte* memory_;
 };
 
-std::string trial_sum(Group& control, std::int64_t shards, runtime::OpenDevice& device,
-                      runtime::StreamId stream, PeerExchange& exchange, std::int64_t words) {
-  const std::size_t bytes = static_cast<std::size_t>(words) * sizeof(float);
-  PinnedWords host(device.device(), bytes);
-  std::vector<runtime::Buffer> nodes;
-  for (const TreeNode node : nodes_of(exchange.own_shards(), shards, shards)) {
-    fill(host.words(), words, {node.index << node.level, (node.index + 1) << node.level});
-    nodes.push_back(device.heap().allocate(bytes, stream, "trial sum"));
-    device.executor().copy_in(stream, nodes.back(), 0, host.bytes(), bytes);
-    device.timeline().synchronize(stream);
+/// The memory of a trial, with what is summed.
+struct Trial {
+  Trial(std::int64_t shards, runtime::OpenDevice& device, runtime::StreamId stream,
+        const PeerExchange& exchange, std::int64_t words)
+      : bytes(static_cast<std::size_t>(words) * sizeof(float)), host(device.device(), bytes) {
+    for (const TreeNode node : nodes_of(exchange.own_shards(), shards, shards)) {
+      fill(host.words(), words, {node.index << node.level, (node.index + 1) << node.level});
+      nodes.push_back(device.heap().allocate(bytes, stream, "trial sum"));
+      device.executor().copy_in(stream, nodes.back(), 0, host.bytes(), bytes);
+      device.timeline().synchronize(stream);
+    }
+    sum = device.heap().allocate(bytes, stream, "trial sum");
+    device.executor().fill(stream, sum, 0);
   }
-  const runtime::Buffer sum = device.heap().allocate(bytes, stream, "trial sum");
-  device.executor().fill(stream, sum, 0);
+
+  std::size_t bytes;
+  PinnedWords host;
+  std::vector<runtime::Buffer> nodes;
+  runtime::Buffer sum;
+};
+
+std::string run(Trial& trial, Group& control, std::int64_t shards, runtime::OpenDevice& device,
+                runtime::StreamId stream, PeerExchange& exchange, std::int64_t words) {
+  const auto& [bytes, host, nodes, sum] = trial;
   exchange.sum(nodes, shards, sum);
   runtime::Frontier over(device.executor().copy_out(stream, host.bytes(), sum, 0, bytes));
   device.timeline().settle(over, runtime::kMaxStreams);
@@ -88,9 +101,9 @@ std::string trial_sums(Group& control, std::int64_t shards, runtime::OpenDevice&
                        runtime::StreamId stream, PeerExchange& exchange) {
   // In one step and in two, each of several tiles and a rest.
   const std::int64_t sizes[] = {1003, 300001};
-  return until_one_is_wrong(control, sizes, [&](std::int64_t words) -> std::string {
+  const auto wrong_in = [](const std::function<std::string()>& part) -> std::string {
     try {
-      return trial_sum(control, shards, device, stream, exchange, words);
+      return part();
     } catch (const CommError&) {
       throw;
     } catch (const Error& error) {
@@ -98,6 +111,19 @@ std::string trial_sums(Group& control, std::int64_t shards, runtime::OpenDevice&
     } catch (const runtime::NoMemory&) {
       return "there is no memory for a trial sum";
     }
+  };
+  return until_one_is_wrong(control, sizes, [&](std::int64_t words) {
+    std::optional<Trial> trial;
+    const std::string unready = wrong_in([&] {
+      trial.emplace(shards, device, stream, exchange, words);
+      return std::string();
+    });
+    // A rank without memory says so before the others wait for its part of the sum.
+    if (!std::ranges::all_of(control.gather(unready), &std::string::empty)) return unready;
+    const std::string wrong =
+        wrong_in([&] { return run(*trial, control, shards, device, stream, exchange, words); });
+    if (!wrong.empty()) exchange.abort(wrong);
+    return wrong;
   });
 }
 

@@ -142,7 +142,7 @@ CopyOnForkProof probe_copy_on_fork() {
 
 const CopyOnForkProof& copy_on_fork() {
   refuse_in_child("copy_on_fork");
-  static const CopyOnForkProof proof = probe_copy_on_fork();
+  static const auto& proof = *new CopyOnForkProof(probe_copy_on_fork());
   return proof;
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <exception>
 
 #include "base/mutex.h"
 #include "comm/registered/child.h"
@@ -96,90 +95,6 @@ runtime::PinnedOptions staging_from(RegisteredPool& pool, std::size_t limit) {
   return {.limit = limit,
           .allocate = [&pool](std::size_t bytes) { return pool.try_allocate(bytes, page_bytes()); },
           .release = [&pool](std::byte* address, std::size_t) { pool.deallocate(address); }};
-}
-
-// --- by streams --------------------------------------------------------------------------------
-
-RegisteredResource::~RegisteredResource() {
-  if (in_forked_child()) return;
-  for (bool more = true; more;) {
-    try {
-      more = reclaim(true);
-    } catch (const std::exception&) {
-      // A failure of that work; it is over all the same.
-    }
-  }
-}
-
-std::byte* RegisteredResource::allocate(std::size_t bytes, runtime::StreamId stream,
-                                        std::string_view label) {
-  refuse_in_child("RegisteredResource::allocate");
-  static_cast<void>(label);
-  static_cast<void>(timeline_.device(stream));
-  reclaim(false);
-  std::byte* address = pool_.try_allocate(bytes);
-  while (address == nullptr && reclaim(true)) address = pool_.try_allocate(bytes);
-  if (address == nullptr) address = pool_.allocate(bytes);
-  try {
-    const MutexLock lock(mutex_);
-    live_.emplace(address, bytes);
-  } catch (...) {
-    pool_.deallocate(address);
-    throw;
-  }
-  return address;
-}
-
-bool RegisteredResource::reclaim(bool wait) {
-  std::list<Freed> over;
-  {
-    const MutexLock lock(mutex_);
-    for (auto at = freed_.begin(); at != freed_.end();) {
-      const auto next = std::next(at);
-      if (timeline_.over(at->uses)) over.splice(over.end(), freed_, at);
-      at = next;
-    }
-    if (over.empty() && wait && !freed_.empty()) over.splice(over.end(), freed_, freed_.begin());
-  }
-  std::exception_ptr failure;
-  for (const Freed& one : over) {
-    try {
-      timeline_.synchronize(one.uses);
-    } catch (...) {
-      failure = std::current_exception();  // of that work, which is over all the same
-    }
-    pool_.deallocate(one.address);
-  }
-  if (failure) std::rethrow_exception(failure);
-  return !over.empty();
-}
-
-void RegisteredResource::deallocate(std::byte* address, runtime::StreamId stream,
-                                    std::size_t bytes) {
-  refuse_in_child("RegisteredResource::deallocate");
-  const MutexLock lock(mutex_);
-  const auto found = live_.find(address);
-  if (found == live_.end())
-    throw UsageError(fmt::format("RegisteredResource::deallocate: {} is not live",
-                                 static_cast<const void*>(address)));
-  if (bytes != runtime::kUnknownBytes && bytes != found->second)
-    throw UsageError(fmt::format("RegisteredResource::deallocate: {} has {} bytes, not {}",
-                                 static_cast<const void*>(address), found->second, bytes));
-  std::list<Freed> node;
-  node.push_back({address, {}});
-  node.back().uses.raise(timeline_.touch(stream));
-  live_.erase(found);
-  freed_.splice(freed_.end(), node);
-}
-
-std::size_t RegisteredResource::bytes_of(const std::byte* address) const {
-  refuse_in_child("RegisteredResource::bytes_of");
-  const MutexLock lock(mutex_);
-  const auto found = live_.find(address);
-  if (found == live_.end())
-    throw UsageError(fmt::format("RegisteredResource::bytes_of: {} is not live",
-                                 static_cast<const void*>(address)));
-  return found->second;
 }
 
 }  // namespace segfuse::comm

@@ -1,17 +1,13 @@
 #pragma once
-// Registered buffers of any size, by address: the slabs behind prefetch, checkpoint and collective
-// buffers. RegisteredPool is plain host memory; RegisteredResource is the same for work on streams,
-// in the sense of runtime/memory/resource.h.
+// Registered buffers of any size in host memory, by address.
 
 #include <cstddef>
 #include <list>
-#include <map>
 #include <string>
 #include <string_view>
 
 #include "base/mutex.h"
 #include "runtime/memory/pinned.h"
-#include "runtime/memory/resource.h"
 #include "segfuse/registered.h"
 
 namespace segfuse::comm {
@@ -66,38 +62,5 @@ class RegisteredPool {
 /// The pool's memory for a PinnedPool: staging buffers that no forked child can hurt. The pool
 /// outlives the options and who uses them.
 runtime::PinnedOptions staging_from(RegisteredPool& pool, std::size_t limit);
-
-/// A MemoryResource over a pool. Memory that comes back is handed out again when the host has seen
-/// the work on its stream to be over; when there is no other, the host waits for that.
-class RegisteredResource {
- public:
-  RegisteredResource(RegisteredPool& pool, runtime::Timeline& timeline)
-      : pool_(pool), timeline_(timeline) {}
-  /// Waits for the work that may use what was freed. What is still live stays the pool's.
-  ~RegisteredResource();
-  RegisteredResource(const RegisteredResource&) = delete;
-  RegisteredResource& operator=(const RegisteredResource&) = delete;
-
-  std::byte* allocate(std::size_t bytes, runtime::StreamId stream, std::string_view label = {});
-  void deallocate(std::byte* address, runtime::StreamId stream,
-                  std::size_t bytes = runtime::kUnknownBytes);
-  std::size_t bytes_of(const std::byte* address) const;
-
- private:
-  struct Freed {
-    std::byte* address;
-    runtime::Frontier uses;
-  };
-  /// Gives back what is over; with `wait` one more. False: there was nothing to give.
-  bool reclaim(bool wait);
-
-  RegisteredPool& pool_;
-  runtime::Timeline& timeline_;
-  mutable Mutex mutex_;
-  std::map<const std::byte*, std::size_t> live_ SEGFUSE_GUARDED_BY(mutex_);  ///< bytes as requested
-  std::list<Freed> freed_ SEGFUSE_GUARDED_BY(mutex_);
-};
-
-static_assert(runtime::MemoryResource<RegisteredResource>);
 
 }  // namespace segfuse::comm

@@ -86,8 +86,8 @@ Needs::Needs(const GroupView& view, bool store_concats)
 }
 
 const Needs::Need& Needs::of(ValId val) const {
-  static const Need kInPlace{true, {}};
-  static const Need kNone;
+  static const auto& kInPlace = *new Need{true, {}};
+  static const auto& kNone = *new Need();
   if (!moves_) return kInPlace;
   const auto found = needs_.find(val.index);
   return found == needs_.end() ? kNone : found->second;

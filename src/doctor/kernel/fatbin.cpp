@@ -26,7 +26,8 @@ constexpr std::uint64_t kMaxUnpacked = std::uint64_t{1} << 30;
 
 /// Empty if it does not fit, or `why` says that it cannot be done here.
 std::string unpack_zstd(std::string_view packed, std::size_t size, std::string& why) {
-  static const SharedLibrary library = SharedLibrary::open_first({"libzstd.so.1", "libzstd.so"});
+  static const auto& library =
+      *new SharedLibrary(SharedLibrary::open_first({"libzstd.so.1", "libzstd.so"}));
   if (!library) {
     why = "it is packed by zstd, and libzstd.so.1 cannot be opened";
     return "";

@@ -30,7 +30,7 @@ struct MagnitudeKernel {
 };
 
 MagnitudeKernel& magnitude_kernel(int device) {
-  static std::array<MagnitudeKernel, kMagnitudeDevices> kernels;
+  static auto& kernels = *new std::array<MagnitudeKernel, kMagnitudeDevices>();
   MagnitudeKernel& one = kernels.at(static_cast<std::size_t>(device));
   std::call_once(one.once, [&] {
     auto loader = runtime::open_cuda_kernels(device);

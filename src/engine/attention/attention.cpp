@@ -126,7 +126,7 @@ class Tiled {
 
 template <class T>
 T* tile_memory(std::int64_t count) {
-  thread_local GrowingMemory memory;
+  auto& memory = of_thread<GrowingMemory, struct AttentionTiles>();
   return reinterpret_cast<T*>(
       memory.at_least(static_cast<std::size_t>(count * kTileRows * kTileColumns) * sizeof(T)));
 }

@@ -12,8 +12,7 @@ namespace segfuse::engine {
 
 std::shared_ptr<jit::CpuCompiler> shared_cpu_compiler(const Context& context, std::string* reason) {
   static Mutex mutex;
-  static std::map<std::filesystem::path, std::weak_ptr<jit::CpuCompiler>> shared SEGFUSE_GUARDED_BY(
-      mutex);
+  static auto& shared = *new std::map<std::filesystem::path, std::weak_ptr<jit::CpuCompiler>>();
   const std::shared_ptr<const CodeStore>& store = context.state().code;
   const MutexLock lock(mutex);
   std::weak_ptr<jit::CpuCompiler>& slot = shared[store->folder()];

@@ -312,7 +312,7 @@ std::shared_ptr<Accelerator> open_accelerator(std::string_view name, const Conte
     throw UsageError(fmt::format(
         "device '{}' is unknown; known are 'cpu', 'cuda' and 'cuda:N' for the N-th GPU", name));
   static std::mutex mutex;
-  static std::map<std::pair<int, bool>, std::weak_ptr<Accelerator>> opened;
+  static auto& opened = *new std::map<std::pair<int, bool>, std::weak_ptr<Accelerator>>();
   const std::lock_guard lock(mutex);
   const bool check_streams = context.options().get(options::kCheckStreams);
   std::weak_ptr<Accelerator>& slot = opened[{ordinal, check_streams}];
@@ -330,7 +330,7 @@ std::shared_ptr<Accelerator> open_accelerator(std::string_view name, const Conte
 std::shared_ptr<Accelerator> open_host(const Context& context) {
   if (!context.options().get(options::kCheckStreams)) return nullptr;
   static std::mutex mutex;
-  static std::weak_ptr<Accelerator> opened;
+  static auto& opened = *new std::weak_ptr<Accelerator>();
   const std::lock_guard lock(mutex);
   std::shared_ptr<Accelerator> host = opened.lock();
   if (!host)

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 
 namespace segfuse::engine {
 
@@ -32,5 +33,21 @@ class GrowingMemory {
   std::unique_ptr<std::byte, Free> memory_;
   std::size_t size_ = 0;
 };
+
+/// An object of this thread for one use, freed with the thread. Handlers of std::atexit run after
+/// the main thread has freed its objects; they get a new one, which is kept.
+template <class Object, class Use>
+Object& of_thread() {
+  thread_local Object* object = nullptr;
+  struct Free {
+    ~Free() { delete std::exchange(object, nullptr); }
+  };
+  if (object == nullptr) {
+    object = new Object();
+    thread_local Free free;
+    static_cast<void>(free);
+  }
+  return *object;
+}
 
 }  // namespace segfuse::engine

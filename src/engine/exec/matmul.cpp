@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/sizes.h"
+#include "engine/exec/growing_memory.h"
 #include "engine/exec/move.h"
 #include "engine/kernels/product_kernels.h"
 
@@ -86,7 +87,7 @@ class Multiplication {
     const std::int64_t size = p_.a.rows * p_.b.columns;
     T* results = p_.apart > 1 ? scratch_ + run * size : out_ + batch * size;
     const std::int64_t end = std::min(p_.a.columns, (run + 1) * d.inner);
-    thread_local std::vector<T> sums;
+    auto& sums = of_thread<std::vector<T>, struct ProductSums>();
     ProductBlock<T> block;
     block.m = std::min(d.rows, p_.a.rows - row);
     block.n = std::min(d.columns, p_.b.columns - column);

@@ -40,7 +40,7 @@ void run_call(Run& run, const Call& call) {
   std::int32_t status = 0;
   buffers[count] = &status;
   run.pool.for_ranges(call.count, call.grain, [&](std::int64_t begin, std::int64_t end) {
-    thread_local GrowingMemory rows;
+    auto& rows = of_thread<GrowingMemory, struct KernelRows>();
     call.function(buffers, call.sizes.data(), begin, end, rows.at_least(call.scratch));
   });
   if (status != 0) throw BadIndex(call.checks.at(static_cast<std::size_t>(status - 1)));

@@ -164,7 +164,7 @@ void PointwiseProgram::run(Run& context) const {
 
 void PointwiseProgram::run_range(Run& context, const std::vector<std::int64_t>& seeds,
                                  std::int64_t begin, std::int64_t end) const {
-  thread_local GrowingMemory scratch;  // a stack may be small
+  auto& scratch = of_thread<GrowingMemory, struct BlockScratch>();  // a stack may be small
   Cursor cursor;
   cursor.scratch = scratch.at_least(kScratchBytes);
   cursor.seeds = seeds.data();

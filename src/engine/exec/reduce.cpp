@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "engine/exec/growing_memory.h"
 #include "engine/exec/move.h"
 #include "engine/kernels/reduce_kernels.h"
 
@@ -92,7 +93,8 @@ class Reduction {
     const std::size_t last = nest.sizes.size() - 1;
     const std::int64_t stride = nest.strides[0][last];
     if (last == 0 && stride == 1) return loops_.run(base + begin, n, begin);
-    T gathered[kRun];
+    auto& memory = of_thread<GrowingMemory, struct Gathered>();  // a stack may be small
+    T* const gathered = reinterpret_cast<T*>(memory.at_least(kRun * sizeof(T)));
     std::int64_t filled = 0;
     while (filled < n) {
       const std::int64_t column = (begin + filled) % nest.sizes[last];

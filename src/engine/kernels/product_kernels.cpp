@@ -191,7 +191,10 @@ HWY_NOINLINE void multiply_thin(const ProductBlock<T>& p) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   constexpr std::int64_t kColumns = 1024;
   constexpr int kSteps = 4;
-  HWY_ALIGN T sums[kRows][kColumns];
+  auto& memory = of_thread<GrowingMemory, struct ProductScratch>();  // a stack may be small
+  T* const all_sums = reinterpret_cast<T*>(memory.at_least(kRows * kColumns * sizeof(T)));
+  T* sums[kRows];
+  for (int r = 0; r < kRows; ++r) sums[r] = all_sums + r * kColumns;
   for (std::int64_t j0 = 0; j0 < p.n; j0 += kColumns) {
     const std::int64_t n = std::min(kColumns, p.n - j0);
     const std::int64_t whole = n / lanes * lanes;
@@ -239,7 +242,7 @@ HWY_INLINE void multiply_narrow(const ProductBlock<T>& p, std::int64_t lanes) {
 
 template <class T>
 HWY_NOINLINE void multiply_packed(ProductBlock<T> p, std::int64_t lanes) {
-  thread_local GrowingMemory memory;  // a stack may be small
+  auto& memory = of_thread<GrowingMemory, struct ProductScratch>();  // a stack may be small
   T* const packed = reinterpret_cast<T*>(memory.at_least(kBlockInner * kWide * HWY_MAX_BYTES));
   const std::int64_t stride = (p.n + lanes - 1) / lanes * lanes;
   pack(p, packed, stride);

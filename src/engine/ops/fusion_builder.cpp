@@ -96,8 +96,13 @@ FusionBuilder Value::fusion() const {
   return FusionBuilder(state_);
 }
 
+std::int64_t Value::large() const {
+  constexpr std::int64_t kExact = std::int64_t{1} << 53;
+  return (whole_ > kExact && number_ > 0) || (whole_ < -kExact && number_ < 0) ? whole_ : 0;
+}
+
 std::string Value::text() const {
-  if (is_number()) return fmt::format("{}", number_);
+  if (is_number()) return large() != 0 ? fmt::format("{}", whole_) : fmt::format("{}", number_);
   const ir::Val& val = state_->fusion.val(id_of(*this));
   return fmt::format("{}{}", name_of(val.dtype), state_->fusion.to_string(val.shape));
 }

@@ -45,7 +45,16 @@ Call::Call(std::string_view operation, std::vector<Value> operands, std::size_t 
   for (std::size_t i = 0; i < operands_.size(); ++i) {
     if (operands_[i].is_number()) {
       const DType own = i < typed_by ? DType::kBool : dtype;
-      ids_.push_back(run([&](Builder& b) { return b.constant(operands_[i].number(), own); }));
+      ids_.push_back(run([&](Builder& b) {
+        const std::int64_t large = own == DType::kI64 ? operands_[i].large() : 0;
+        if (large == 0) return b.constant(operands_[i].number(), own);
+        constexpr std::int64_t kHalf = std::int64_t{1} << 32;  // constants are doubles
+        const auto part = [&](std::int64_t whole) {
+          return b.constant(static_cast<double>(whole), own);
+        };
+        const std::int64_t low = large & (kHalf - 1);
+        return b.add(b.mul(part((large - low) / kHalf), part(kHalf)), part(low));
+      }));
     } else {
       ids_.push_back(id_of(operands_[i]));
     }
@@ -116,6 +125,15 @@ Value reduce(std::string_view name, Reduction function, const Value& a, const Op
   return call.make([&](Builder& b) { return (b.*function)(call.id(0), over, keep); });
 }
 
+Value extreme(std::string_view name, Reduction function, const Value& a, const OptionalAxes& axes,
+              bool keep) {
+  Call call(name, {a});
+  for (const std::int64_t axis : call.axes(axes))
+    if (a.size(axis).number() == 0)
+      call.refuse(fmt::format("axis {} has no elements, expected at least one", axis));
+  return reduce(name, function, a, axes, keep);
+}
+
 }  // namespace
 
 Value sum(const Value& a, const OptionalAxes& axes, bool keep) {
@@ -125,10 +143,10 @@ Value prod(const Value& a, const OptionalAxes& axes, bool keep) {
   return reduce("prod", &Builder::prod, a, axes, keep);
 }
 Value max(const Value& a, const OptionalAxes& axes, bool keep) {
-  return reduce("max", &Builder::max, a, axes, keep);
+  return extreme("max", &Builder::max, a, axes, keep);
 }
 Value min(const Value& a, const OptionalAxes& axes, bool keep) {
-  return reduce("min", &Builder::min, a, axes, keep);
+  return extreme("min", &Builder::min, a, axes, keep);
 }
 Value mean(const Value& a, const OptionalAxes& axes, bool keep) {
   return reduce("mean", &Builder::mean, a, axes, keep);

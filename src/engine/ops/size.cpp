@@ -85,7 +85,7 @@ Size::Size(std::string_view name) {
   auto node = std::make_shared<Node>();
   node->kind = Kind::kName;
   node->name = name;
-  node_ = std::move(node);
+  node_ = std::shared_ptr<const Node>(std::move(node));
 }
 
 Size operator+(const Size& a, const Size& b) { return combine(Kind::kAdd, a, b); }

@@ -280,28 +280,25 @@ int compile(const SegfuseClangRequest* request, const SegfuseClangSink* results)
   return 0;
 }
 
-const char* compiler_name() {
-  static const std::string name = "clang " CLANG_VERSION_STRING;
-  return name.c_str();
-}
+const char* compiler_name() { return "clang " CLANG_VERSION_STRING; }
 
 const char* flags() {
-  static const std::string joined = [] {
+  static const auto& joined = *new std::string([] {
     std::string text = std::string(kPasses) + " " + kAllPasses;
     for (const char* flag : kLlvmFlags) text += std::string(" ") + flag;
     for (const char* flag : kFlags) text += std::string(" ") + flag;
     return text;
-  }();
+  }());
   return joined.c_str();
 }
 
 const char* host_cpu() {
-  static const std::string name = llvm::sys::getHostCPUName().str();
+  static const auto& name = *new std::string(llvm::sys::getHostCPUName().str());
   return name.c_str();
 }
 
 const char* host_features() {
-  static const std::string features = [] {
+  static const auto& features = *new std::string([] {
     std::vector<std::string> list;
     for (const auto& feature : llvm::sys::getHostCPUFeatures())
       list.push_back((feature.second ? "+" : "-") + feature.first().str());
@@ -309,7 +306,7 @@ const char* host_features() {
     std::string joined;
     for (const std::string& name : list) joined += (joined.empty() ? "" : ",") + name;
     return joined;
-  }();
+  }());
   return features.c_str();
 }
 

@@ -36,7 +36,7 @@ double median_duration(const Survey& survey) {
 }  // namespace
 
 const std::vector<Preset>& presets() {
-  static const std::vector<Preset> all = {
+  static const auto& all = *new std::vector<Preset>{
       {"birdsong",
        "Song in notes or syllables",
        false,

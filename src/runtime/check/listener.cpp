@@ -7,7 +7,7 @@ namespace segfuse::runtime {
 namespace {
 
 Listeners<RaceListener>& listeners() {
-  static Listeners<RaceListener> all;
+  static auto& all = *new Listeners<RaceListener>();
   return all;
 }
 

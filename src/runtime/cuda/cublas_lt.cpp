@@ -70,7 +70,7 @@ struct Library {
 };
 
 const SharedLibrary& opened() {
-  static const SharedLibrary library = [] {
+  static const auto& library = *new SharedLibrary([] {
     std::vector<std::string> names;
     if (const char* named = ::secure_getenv("SEGFUSE_CUBLASLT")) names.emplace_back(named);
     std::vector<std::string> folders = {""};
@@ -84,7 +84,7 @@ const SharedLibrary& opened() {
              {"nvidia/cu13/lib/libcublasLt.so.13", "nvidia/cublas/lib/libcublasLt.so.12"}))
       names.push_back(std::move(file));
     return SharedLibrary::open_first_lazily(names);
-  }();
+  }());
   return library;
 }
 

@@ -9,7 +9,8 @@ namespace segfuse::runtime::cuda {
 namespace {
 
 Driver open_driver() {
-  static const SharedLibrary library = SharedLibrary::open_first({"libcuda.so.1", "libcuda.so"});
+  static const auto& library =
+      *new SharedLibrary(SharedLibrary::open_first({"libcuda.so.1", "libcuda.so"}));
   if (!library)
     throw DeviceError(fmt::format(
         "CUDA: the driver library libcuda.so.1 cannot be opened ({}); install the NVIDIA driver or "

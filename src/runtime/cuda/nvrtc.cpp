@@ -61,7 +61,7 @@ void open_builtins(const std::filesystem::path& library) {
 }
 
 Nvrtc open_nvrtc() {
-  static const SharedLibrary library = SharedLibrary::open_first(candidates());
+  static const auto& library = *new SharedLibrary(SharedLibrary::open_first(candidates()));
   if (!library)
     throw DeviceError(fmt::format(
         "CUDA: the run-time compiler libnvrtc cannot be opened ({}); install the CUDA toolkit or "

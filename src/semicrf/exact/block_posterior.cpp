@@ -342,7 +342,7 @@ void BlockPosterior::State::step(std::int64_t t) {
 template <class T>
 void BlockPosterior::State::load(const FramePiece<T>& piece, std::int64_t first) {
   for (std::int64_t t = 0; t < piece.frames(); ++t)
-    piece.load(t, first + t, stride(), buffers, window.local(first + t));
+    piece.load(t, stride(), buffers, window.local(first + t));
 }
 
 double BlockPosterior::State::total() const {
@@ -381,7 +381,7 @@ template <class T>
 void BlockPosterior::push(const FrameScores<T>& scores) {
   State& x = *state_;
   SEGFUSE_CHECK(!x.ended, "the row of {} frames has ended", x.frames);
-  const FramePiece<T> piece(scores, x.dims().classes);
+  const FramePiece<T> piece(scores, x.dims().classes, x.frames);
   if (!x.forced.empty() &&
       x.frames + piece.frames() > std::ssize(x.forced) - x.block - x.dims().max_duration)
     throw UsageError(
@@ -392,7 +392,7 @@ void BlockPosterior::push(const FrameScores<T>& scores) {
       x.leave_block();
       x.enter_block(x.frames, x.frames - x.first_of(x.frames) + x.block);
     }
-    piece.load(t, x.frames, x.stride(), x.buffers, x.window.local(x.frames));
+    piece.load(t, x.stride(), x.buffers, x.window.local(x.frames));
     x.step(x.frames++);
   }
 }
@@ -554,7 +554,7 @@ std::vector<SegmentPosterior> BlockPosterior::describe(const SegmentationsView& 
     } else {
       x.enter_block(own, end - x.first_of(own));
       const FrameScores<T> scores = read(x.window.first, end - x.window.first);
-      x.load(FramePiece<T>(scores, x.dims().classes), x.window.first);
+      x.load(FramePiece<T>(scores, x.dims().classes, x.window.first), x.window.first);
       for (std::int64_t t = own; t < own_end; ++t) x.step(t);
     }
     x.window.own_end = own_end;

@@ -370,10 +370,10 @@ template <class T>
 void OnlineDecoder::push(const View<const T, 2>& emission, Segmentations& decided,
                          const View<const T, 2>& start, const View<const T, 2>& end) {
   State& x = *state_;
-  const FramePiece<T> piece({emission, start, end}, x.dims().classes);
+  const FramePiece<T> piece({emission, start, end}, x.dims().classes, x.frames);
   for (std::int64_t t = 0; t < piece.frames(); ++t) {
     x.make_room();
-    piece.load(t, x.frames, x.dims().stride, x.buffers, x.local(x.frames));
+    piece.load(t, x.dims().stride, x.buffers, x.local(x.frames));
     x.advance(decided);
   }
 }

@@ -137,12 +137,16 @@ void constrain_row(const Constraints& x, const Dims& dims, std::int64_t b, Scope
 KnownFrames::KnownFrames(const SegmentationsView& y, std::int64_t frames)
     : rows_(y.row_pointer.extent(0) - 1),
       frames_(frames),
-      label_(static_cast<std::size_t>(rows_ * frames)),
+      label_(static_cast<std::size_t>(num_elements({rows_, frames}))),
       boundary_(label_.size(), -1) {
   labels_from_segmentations(y, View<std::int32_t, 2>(label_.data(), {rows_, frames}), -1);
   for (std::int64_t b = 0; b < rows_; ++b) {
     for (std::int64_t i = y.row_pointer(b); i < y.row_pointer(b + 1); ++i) {
       std::int8_t* first = boundary_.data() + b * frames + y.start(i);
+      if (std::any_of(first, first + y.duration(i), [](std::int8_t known) { return known >= 0; }))
+        throw DataError(fmt::format(
+            "semicrf: segments of batch {} overlap the one at frame {}, expected each frame in one",
+            b, y.start(i)));
       std::fill_n(first, y.duration(i), std::int8_t{0});
       *first = 1;
     }
@@ -150,6 +154,7 @@ KnownFrames::KnownFrames(const SegmentationsView& y, std::int64_t frames)
 }
 
 Constraints KnownFrames::constraints() const {
+  if (static_cast<std::int64_t>(label_.size()) != rows_ * frames_) refuse_moved_from("KnownFrames");
   Constraints x;
   x.label = {label_.data(), {rows_, frames_}};
   x.boundary = {boundary_.data(), {rows_, frames_}};
@@ -159,11 +164,11 @@ Constraints KnownFrames::constraints() const {
 template <class T>
 ConstrainedPotentials<T>::ConstrainedPotentials(const Potentials<T>& potentials,
                                                 const Constraints& x)
-    : potentials_(potentials) {
+    : potentials_(std::make_unique<Potentials<T>>(potentials)) {
   const Dims dims = check_with_tables(potentials);
   check_constraints(x, dims, potentials.lengths);
   const auto forbidden = static_cast<T>(kNegInf);
-  Potentials<T>& p = potentials_;
+  Potentials<T>& p = *potentials_;
   const auto for_frames = [&](const auto& visit) {
     for (std::int64_t b = 0; b < dims.batch; ++b)
       for (std::int64_t t = 0; t < row_length(p.lengths, dims, b); ++t)

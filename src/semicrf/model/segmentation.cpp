@@ -38,7 +38,7 @@ std::int64_t labelled_frames(const View<const Int, 2>& labels, const Lengths& le
 void append_run(std::int64_t row, std::int64_t begin, std::int64_t end, std::int64_t label,
                 const LabelRules& rules, Segmentations& out) {
   const std::int64_t frames = end - begin;
-  const std::int64_t pieces = (frames + rules.max_duration - 1) / rules.max_duration;
+  const std::int64_t pieces = (frames - 1) / rules.max_duration + 1;
   if (pieces > 1 && rules.long_runs == LongRuns::kError)
     throw DataError(fmt::format(
         "semicrf: batch {}, time {}: label {} runs for {} frames, the longest segment has {}; "
@@ -54,7 +54,12 @@ void append_run(std::int64_t row, std::int64_t begin, std::int64_t end, std::int
 /// softmax of n scores, `step` apart, as weights; all 0 when every score is -inf.
 std::vector<double> weights_of(const double* scores, std::int64_t n, std::int64_t step) {
   double max = -std::numeric_limits<double>::infinity();
-  for (std::int64_t i = 0; i < n; ++i) max = std::max(max, scores[i * step]);
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (!(scores[i * step] < std::numeric_limits<double>::infinity()))
+      throw UsageError(fmt::format("semicrf: a score of the prior is {}; scores are finite or -inf",
+                                   scores[i * step]));
+    max = std::max(max, scores[i * step]);
+  }
   std::vector<double> weights(static_cast<std::size_t>(n), 0.0);
   if (!std::isfinite(max)) return weights;
   for (std::int64_t i = 0; i < n; ++i) weights[i] = std::exp(scores[i * step] - max);
@@ -72,9 +77,20 @@ std::int64_t draw(const std::vector<double>& weights, const char* what, std::int
 
 void Segmentations::append(std::int64_t first_frame, std::int64_t frames,
                            std::int64_t segment_label) {
+  for (const std::int64_t number : {first_frame, frames, segment_label})
+    if (number != static_cast<std::int32_t>(number))
+      throw UsageError(fmt::format(
+          "semicrf: a segment of {} frames and label {} at frame {} does not fit 32 bits; cut the "
+          "row",
+          frames, segment_label, first_frame));
   start.push_back(static_cast<std::int32_t>(first_frame));
   duration.push_back(static_cast<std::int32_t>(frames));
   label.push_back(static_cast<std::int32_t>(segment_label));
+}
+
+void Segmentations::end_row() {
+  if (row_pointer.empty()) row_pointer.push_back(0);  // moved from
+  row_pointer.push_back(segments());
 }
 
 void Segmentations::clear() {
@@ -118,11 +134,18 @@ void labels_from_segmentations(const SegmentationsView& y, const View<Int, 2>& l
   if (y.row_pointer.extent(0) != labels.extent(0) + 1)
     throw UsageError(fmt::format("semicrf: segmentations of {} rows for {} rows of labels",
                                  y.row_pointer.extent(0) - 1, labels.extent(0)));
+  const std::int64_t n = y.start.extent(0);
+  for (std::int64_t b = 0; b < labels.extent(0); ++b)
+    if (y.row_pointer(b) < 0 || y.row_pointer(b) > y.row_pointer(b + 1) ||
+        y.row_pointer(b + 1) > n || y.duration.extent(0) != n || y.label.extent(0) != n)
+      throw UsageError(fmt::format(
+          "semicrf: batch {} has the segments [{}, {}) of {} starts, {} durations and {} labels", b,
+          y.row_pointer(b), y.row_pointer(b + 1), n, y.duration.extent(0), y.label.extent(0)));
   for (std::int64_t b = 0; b < labels.extent(0); ++b) {
     for (std::int64_t t = 0; t < labels.extent(1); ++t) labels(b, t) = ignore;
     for (std::int64_t i = y.row_pointer(b); i < y.row_pointer(b + 1); ++i) {
       const std::int64_t end = std::int64_t{y.start(i)} + y.duration(i);
-      if (y.start(i) < 0 || end > labels.extent(1))
+      if (y.start(i) < 0 || y.duration(i) < 1 || end > labels.extent(1))
         throw UsageError(
             fmt::format("semicrf: a segment of batch {} covers frames {} to {}, outside [0, {})", b,
                         y.start(i), end, labels.extent(1)));

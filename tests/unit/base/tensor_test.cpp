@@ -4,6 +4,8 @@
 
 #include <bit>
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include "base/half.h"
 #include "segfuse/error.h"
@@ -70,6 +72,46 @@ TEST(Tensor, CopiesShareAndClonesDoNot) {
   first.set(4, 7);
   EXPECT_EQ(shared.at(4), 7);
   EXPECT_EQ(cloned.at(4), 0);
+}
+
+TEST(Tensor, OneThatWasMovedFromSaysSoAndCanBeAssigned) {
+  for (const std::int64_t size : {std::int64_t{0}, std::int64_t{3}}) {
+    Tensor tensor = Tensor::zeros(DType::kF32, {size});
+    const Tensor to = std::move(tensor);
+    const Tensor& from = tensor;  // NOLINT(bugprone-use-after-move)
+    const auto refused = [](const auto& use) {
+      try {
+        use();
+        return std::string("nothing");
+      } catch (const UsageError& error) {
+        return std::string(error.what());
+      }
+    };
+    const std::string sentence =
+        "a Tensor was used after it was moved from; use the one that it was moved to, or assign to "
+        "it";
+    EXPECT_EQ(refused([&] { (void)from.data(); }), sentence);
+    EXPECT_EQ(refused([&] { (void)tensor.data(); }), sentence);
+    EXPECT_EQ(refused([&] { (void)from.span<float>(); }), sentence);
+    EXPECT_EQ(refused([&] { (void)from.clone(); }), sentence);
+    EXPECT_EQ(refused([&] { (void)from.to(DType::kF32); }), sentence);
+    EXPECT_EQ(refused([&] { (void)from.to(DType::kF64); }), sentence);
+    EXPECT_EQ(refused([&] { (void)from.to_host(); }), sentence);
+    EXPECT_EQ(refused([&] { (void)from.reshaped({size, 1}); }), sentence);
+    if (size > 0) {
+      EXPECT_EQ(refused([&] { (void)from.at(0); }), sentence);
+      EXPECT_EQ(refused([&] { tensor.set(0, 1); }), sentence);
+    }
+    tensor = to;
+    EXPECT_EQ(tensor.data(), to.data());
+    EXPECT_EQ(tensor.shape(), Shape({size}));
+  }
+}
+
+TEST(Tensor, OfNoElementsMayBorrowNothing) {
+  const Tensor tensor = Tensor::borrow(DType::kF32, {0, 2}, nullptr);
+  EXPECT_TRUE(tensor.span<float>().empty());
+  EXPECT_EQ(tensor.clone().shape(), Shape({0, 2}));
 }
 
 TEST(Tensor, IntegersSaturate) {

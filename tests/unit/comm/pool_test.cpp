@@ -1,5 +1,5 @@
-// Objects and buffers in slabs: addresses, refusals, staging, work on streams, and the back ends
-// that need no pins of the kernel.
+// Objects and buffers in slabs: addresses, refusals, staging, and the back ends that need no pins
+// of the kernel.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -185,58 +185,6 @@ TEST(RegisteredPool, PrefetchAndCheckpointBuffersAreExactWhileChildrenAreForked)
   close(file);
   EXPECT_GE(children, 30);
   EXPECT_EQ(bad, 0);
-}
-
-TEST(RegisteredResource, ReusesMemoryWhenItsStreamIsOver) {
-  Registry registry;
-  RegisteredPool pool(registry, {.slab_bytes = 4096, .limit = 4096});
-  runtime::CpuDevice device;
-  runtime::Timeline timeline;
-  const runtime::StreamId stream = timeline.create(device);
-  {
-    RegisteredResource resource(pool, timeline);
-    for (int i = 0; i < 100; ++i) {
-      // The pool has room for one: each round waits for the work of the one before.
-      std::byte* const at = resource.allocate(4000, stream, "round");
-      EXPECT_EQ(resource.bytes_of(at), 4000U);
-      timeline.enqueue(stream, [&](runtime::StreamHandle handle) {
-        device.launch(handle,
-                      {"write",
-                       [at, i](runtime::StreamHandle) {
-                         for (int k = 0; k < 4000; ++k) at[k] = static_cast<std::byte>(i);
-                       }},
-                      {});
-      });
-      EXPECT_THROW(resource.deallocate(at, stream, 3), UsageError);
-      EXPECT_THROW(resource.deallocate(at + 1, stream), UsageError);
-      resource.deallocate(at, stream, 4000);
-      EXPECT_THROW(resource.deallocate(at, stream), UsageError);
-    }
-    std::byte* const last = resource.allocate(8, stream);
-    EXPECT_THROW(resource.allocate(4096, stream), DeviceError);
-    resource.deallocate(last, stream);
-  }
-  EXPECT_EQ(pool.live_bytes(), 0U);
-}
-
-TEST(RegisteredResource, MemoryWhoseStreamIsNotOverIsNotHandedOut) {
-  Registry registry;
-  RegisteredPool pool(registry, {.slab_bytes = 8192, .limit = 8192});
-  runtime::CpuDevice device;
-  runtime::Timeline timeline;
-  const runtime::StreamId stream = timeline.create(device);
-  RegisteredResource resource(pool, timeline);
-  std::byte* const first = resource.allocate(4096, stream);
-  std::atomic<bool> open = false;
-  timeline.enqueue(stream, [&](runtime::StreamHandle handle) {
-    device.launch(handle, {"wait", [&](runtime::StreamHandle) { open.wait(false); }}, {});
-  });
-  resource.deallocate(first, stream);
-  EXPECT_NE(resource.allocate(4096, stream), first);
-  open = true;
-  open.notify_all();
-  timeline.synchronize(stream);
-  EXPECT_EQ(resource.allocate(4096, stream), first);
 }
 
 TEST(CudaHost, SlabsAreRegisteredWithTheDriver) {

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "ir/builder.h"
 #include "ir/text.h"
@@ -498,6 +500,66 @@ std::string refusal(Function function) {
     return error.what();
   }
   return "nothing was refused";
+}
+
+TEST(Ops, WholeNumbersBeyondDoublesAreExact) {
+  for (const std::int64_t number :
+       {(std::int64_t{1} << 53) + 1, -(std::int64_t{1} << 53) - 1, std::int64_t{1} << 62,
+        std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min() + 1,
+        std::numeric_limits<std::int64_t>::min(), std::int64_t{-7}}) {
+    FusionBuilder f;
+    const Value x = f.input("x", DType::kI64, {1});
+    f.output(x + number);
+    for (const char* backend : {"compiled", "loops", "reference"}) {
+      const std::vector<Tensor> outputs =
+          f.build().run(std::vector{Tensor::zeros(DType::kI64, {1})}, {.backend = backend});
+      EXPECT_EQ(outputs[0].span<std::int64_t>()[0], number) << backend;
+    }
+  }
+  FusionBuilder f;
+  const Value x = f.input("x", DType::kI64, {1});
+  EXPECT_THAT(refusal([&] { (void)(x + 0xFFFFFFFFFFFFFFFFU); }), HasSubstr("does not fit i64"));
+}
+
+TEST(Ops, ExtremesOfNothingAreRefusedWhereSizesAreNumbers) {
+  FusionBuilder f;
+  const Value x = f.input("x", DType::kF32, {0, 3});
+  EXPECT_THAT(refusal([&] { (void)max(x); }),
+              HasSubstr("max of f32[0, 3]: axis 0 has no elements, expected at least one"));
+  EXPECT_THAT(refusal([&] { (void)min(x, Axes{0}); }), HasSubstr("axis 0 has no elements"));
+  f.output(max(x, Axes{1}));
+  f.output(softmax(x, 0));
+  const std::vector<Tensor> outputs = f.build().run(std::vector{Tensor(DType::kF32, {0, 3})});
+  EXPECT_EQ(outputs[0].shape(), Shape({0}));
+  EXPECT_EQ(outputs[1].shape(), Shape({0, 3}));
+}
+
+TEST(Ops, WhatWasMovedFromSaysSo) {
+  FusionBuilder f;
+  Value x = f.input("x", DType::kF32, {"N"});
+  const Value y = std::move(x);
+  // NOLINTBEGIN(bugprone-use-after-move)
+  EXPECT_THAT(refusal([&] { (void)(x + y); }), HasSubstr("a Value was used after it was moved"));
+  EXPECT_THAT(refusal([&] { (void)exp(x); }), HasSubstr("a Value was used after it was moved"));
+  EXPECT_THAT(refusal([&] { f.output(x); }), HasSubstr("a Value was used after it was moved"));
+  EXPECT_THAT(refusal([&] { (void)x.text(); }), HasSubstr("a Value was used after it was moved"));
+  Size size = "N";
+  const Size other = std::move(size);
+  EXPECT_THAT(refusal([&] { (void)(size + other); }), HasSubstr("a Size was used after"));
+  f.output(y);
+  FusionBuilder g = std::move(f);
+  EXPECT_THAT(refusal([&] { (void)f.build(); }), HasSubstr("a FusionBuilder was used after"));
+  Program p = g.build();
+  Program q = std::move(p);
+  const std::vector inputs{row({1, 2}, DType::kF32)};
+  EXPECT_THAT(refusal([&] { (void)p.run(inputs); }), HasSubstr("a Program was used after"));
+  EXPECT_THAT(refusal([&] { (void)p.name(); }), HasSubstr("a Program was used after"));
+  std::vector given{row({1, 2}, DType::kF32)};
+  const Tensor taken = std::move(given[0]);
+  EXPECT_THROW((void)q.run(given), UsageError);
+  // NOLINTEND(bugprone-use-after-move)
+  p = std::move(q);
+  expect_values(p.run(inputs)[0], {1, 2});
 }
 
 TEST(Ops, RefusalsNameOperationFoundAndExpected) {

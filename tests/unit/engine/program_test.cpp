@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -15,6 +17,7 @@
 #include "ir/builder.h"
 #include "ir/text.h"
 #include "segfuse/error.h"
+#include "segfuse/ops.h"
 #include "segfuse/program.h"
 #include "support/files.h"
 #include "support/source_dir.h"
@@ -34,6 +37,79 @@ std::string sample() {
   const ir::ValId x = fusion.add_input("x", DType::kF32, {n});
   fusion.add_output(b.mul(b.exp(x), b.constant(2.0)), "y");
   return ir::print(fusion);
+}
+
+TEST(Program, InputsThatShareMemoryWithAnOverwrittenOneAreReadAsTheyWere) {
+  ops::FusionBuilder f;
+  const ops::Value w = f.input("w", DType::kF32, {"N"});
+  const ops::Value x = f.input("x", DType::kF32, {"N"});
+  const ops::Value next = w + 1.0;
+  f.output(next);
+  f.alias(next, w);
+  f.output(x * 10.0);
+  const Program program = f.build();
+  for (const char* backend : {"compiled", "loops", "reference"})
+    for (const std::int64_t first : {0, 1, 4, 5}) {
+      Tensor all = row({1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, DType::kF32);
+      const auto part = [&](std::int64_t from) {
+        const auto owner = std::make_shared<Tensor>(all);
+        return Tensor::borrow(DType::kF32, {5},
+                              {owner, static_cast<std::byte*>(all.data()) + 4 * from});
+      };
+      const std::vector<Tensor> outputs =
+          program.run(std::vector{part(0), part(first)}, {.backend = backend});
+      std::vector<double> expected;
+      for (std::int64_t i = first; i < first + 5; ++i) expected.push_back(i < 5 ? 10 : 20);
+      expect_values(outputs[1], expected);
+      expect_values(outputs[0], {2, 2, 2, 2, 2});
+      expect_values(all, {2, 2, 2, 2, 2, 2, 2, 2, 2, 2});
+    }
+  ops::FusionBuilder g;
+  const ops::Value a = g.input("a", DType::kF32, {"N"});
+  const ops::Value b = g.input("b", DType::kF32, {"N"});
+  for (const ops::Value& input : {a, b}) {
+    const ops::Value changed = input * 3.0;
+    g.output(changed);
+    g.alias(changed, input);
+  }
+  const Tensor both = row({1, 2}, DType::kF32);
+  try {
+    (void)g.build().run(std::vector{both, both});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("inputs 'a' and 'b' of the Fusion 'main' share memory"));
+  }
+  expect_values(both, {1, 2});
+}
+
+/// What a run gives, or its error, on stderr.
+void run_late(const std::string& backend) {
+  try {
+    const std::vector<Tensor> inputs{row({1, 2}, DType::kF32)};
+    const Program program = Program::from_text(sample());
+    const double last = program.run(inputs, {.backend = backend})[0].at(1);
+    std::fprintf(stderr, "%s: %.3f\n", backend.c_str(), last);
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "%s: %s\n", backend.c_str(), error.what());
+  }
+}
+
+// Statics of the library that were made after the handler was registered would be gone.
+TEST(ProgramDeathTest, RunsWhileTheProcessEnds) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto end_after = [](const char* before) {
+    std::atexit([] {
+      for (const char* backend : {"loops", "reference", "compiled"}) run_late(backend);
+    });
+    run_late(before);
+    std::exit(0);
+  };
+  const auto ended = ::testing::ExitedWithCode(0);
+  EXPECT_EXIT(end_after("loops"), ended,
+              "loops: 14.778\nloops: 14.778\nreference: 14.778\ncompiled: 14.778");
+  // The compiler of C ends before the handlers that are older than it.
+  EXPECT_EXIT(end_after("compiled"), ended,
+              "compiled: 14.778\nloops: 14.778\nreference: 14.778\ncompiled: (14.778|kernel)");
 }
 
 TEST(Program, ReadsDescribesAndRuns) {

@@ -1,6 +1,9 @@
-// Decoding in pieces: test 23 of the design.
+// Decoding in pieces: test 23 of the design. Objects that were moved from.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <utility>
 
 #include "scopes.h"
 #include "segfuse/error.h"
@@ -233,6 +236,44 @@ TEST(Online, WrongInputIsRefused) {
   } catch (const DataError& error) {
     EXPECT_NE(std::string(error.what()).find("time 1, class 1 is "), std::string::npos);
   }
+  EXPECT_EQ(decoder.frames(), 0);  // nothing of the piece was taken
+}
+
+/// Uses an object of which another one was made by moving it, and then that one in its place.
+template <class Object, class Use>
+void check_moved_from(const char* name, Object object, const Use& use) {
+  use(object);
+  Object other = std::move(object);
+  try {
+    use(object);  // NOLINT(bugprone-use-after-move)
+    FAIL() << name;
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr(std::string(name) + " was used after it was moved from"));
+  }
+  object = std::move(other);
+  use(object);
+}
+
+TEST(MovedFrom, ObjectsOfThisLibrarySaySo) {
+  Rng rng(3);
+  const auto p = random_problem<double>(1, 6, 3, 2, false, gaussian, rng);
+  double z = 0;
+  const PartitionResult result{{&z, {1}}, {}};
+  Segmentations path;
+  check_moved_from("Engine", Engine(1),
+                   [&](Engine& x) { x.log_partition(p.potentials(), result); });
+  check_moved_from("Engine", Engine(1), [&](Engine& x) { x.viterbi(p.potentials(), path); });
+  check_moved_from("Inference", Inference(1),
+                   [&](Inference& x) { x.log_partition(p.potentials(), {}, result); });
+  check_moved_from("OnlineDecoder", OnlineDecoder(p.potentials()),
+                   [](OnlineDecoder& x) { static_cast<void>(x.frames()); });
+  check_moved_from("OnlineDecoder", OnlineDecoder(p.potentials()),
+                   [&](OnlineDecoder& x) { x.finish(path); });
+  check_moved_from("BlockPosterior", BlockPosterior(p.potentials()),
+                   [](BlockPosterior& x) { static_cast<void>(x.frames()); });
+  check_moved_from("ConstrainedPotentials", ConstrainedPotentials<double>(p.potentials(), {}),
+                   [](const auto& x) { static_cast<void>(x.potentials()); });
 }
 
 }  // namespace

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <utility>
+
 #include "problems.h"
 #include "segfuse/error.h"
 
@@ -117,6 +120,75 @@ TEST(SamplePrior, FrequenciesMatchTheTables) {
   EXPECT_EQ(y, again);
 }
 
+TEST(Segmentations, WithoutALimitARunIsOneSegment) {
+  for (const LongRuns how : {LongRuns::kError, LongRuns::kSplit}) {
+    const LabelRules rules{.max_duration = std::numeric_limits<std::int64_t>::max(),
+                           .classes = std::numeric_limits<std::int64_t>::max(),
+                           .long_runs = how};
+    EXPECT_EQ(unpacked(from_labels({7, 7, 7, 0}, 1, rules), 0), (Path{{0, 3, 7}, {3, 1, 0}}));
+    EXPECT_THAT(refusal<UsageError>([&] { from_labels({0, std::int64_t{1} << 32}, 1, rules); }),
+                HasSubstr("label 4294967296 at frame 1 does not fit 32 bits"));
+  }
+}
+
+TEST(Segmentations, WhatDoesNotFitIsRefusedAndChangesNothing) {
+  const std::int64_t large = std::int64_t{1} << 31;
+  Segmentations y;
+  EXPECT_THROW(y.append(large, 1, 0), UsageError);
+  EXPECT_THROW(y.append(0, large, 0), UsageError);
+  EXPECT_THROW(y.append(0, 1, -large - 1), UsageError);
+  EXPECT_EQ(y, Segmentations());
+  y.append(large - 1, large - 1, -large);
+  EXPECT_EQ(y.start[0], std::numeric_limits<std::int32_t>::max());
+}
+
+TEST(Segmentations, MalformedOnesAreNoLabels) {
+  Ints labels(4);
+  const View<std::int64_t, 2> to(labels.data(), {1, 4});
+  Segmentations y;
+  y.row_pointer = {0, 2};
+  EXPECT_THAT(refusal<UsageError>([&] { labels_from_segmentations(y, to); }),
+              HasSubstr("batch 0 has the segments [0, 2) of 0 starts"));
+  y.row_pointer = {-1, 0};
+  EXPECT_THAT(refusal<UsageError>([&] { labels_from_segmentations(y, to); }),
+              HasSubstr("batch 0 has the segments [-1, 0)"));
+  y = {};
+  y.append(2, -1, 0);
+  y.end_row();
+  EXPECT_THAT(refusal<UsageError>([&] { labels_from_segmentations(y, to); }),
+              HasSubstr("covers frames 2 to 1"));
+}
+
+TEST(Segmentations, MovedFromOnesAreEmptyAndCanBeFilled) {
+  Segmentations y;
+  y.append(0, 2, 1);
+  y.end_row();
+  const Segmentations moved = std::move(y);
+  EXPECT_EQ(y.rows(), 0);  // NOLINT(bugprone-use-after-move)
+  y.append(0, 3, 1);
+  y.end_row();
+  EXPECT_EQ(y.row_pointer, (Ints{0, 1}));
+}
+
+TEST(KnownFrames, OfSegmentsThatOverlapOrDoNotFitAreRefused) {
+  Segmentations y;
+  y.append(0, 3, 0);
+  y.append(2, 2, 1);
+  y.end_row();
+  EXPECT_THAT(refusal<DataError>([&] { KnownFrames(y, 4); }),
+              HasSubstr("segments of batch 0 overlap the one at frame 2"));
+  EXPECT_THAT(refusal<UsageError>([&] { KnownFrames(y, -4); }), HasSubstr("[1, -4]"));
+  EXPECT_THAT(refusal<UsageError>([&] { KnownFrames(SegmentationsView(), 4); }),
+              HasSubstr("[-1, 4]"));
+  y = {};
+  y.append(0, 3, 0);
+  y.end_row();
+  KnownFrames known(y, 4);
+  const KnownFrames moved = std::move(known);
+  EXPECT_THAT(refusal<UsageError>([&] { static_cast<void>(known.constraints()); }),
+              HasSubstr("KnownFrames was used after it was moved from"));
+}
+
 TEST(SamplePrior, DeadEndsAndWrongShapesAreRefused) {
   const std::vector<double> dead = {-kInf, -kInf, 0.0, 0.0};
   const std::vector<double> duration = {0.0, 0.0};
@@ -124,6 +196,12 @@ TEST(SamplePrior, DeadEndsAndWrongShapesAreRefused) {
   Prior prior{{}, {dead.data(), {2, 2}}, {duration.data(), {1, 2}}};
   EXPECT_THAT(refusal<UsageError>([&] { sample_prior(prior, 100, 1, 1, y); }),
               HasSubstr("label 0 no successor"));
+  const std::vector<double> nan = {0.0, kNaN};
+  prior.duration = {nan.data(), {1, 2}};
+  prior.initial = {nan.data(), {2}};
+  EXPECT_THAT(refusal<UsageError>([&] { sample_prior(prior, 100, 1, 1, y); }),
+              HasSubstr("a score of the prior is nan"));
+  prior.initial = {};
   prior.transition = {dead.data(), {1, 4}};
   EXPECT_THAT(refusal<UsageError>([&] { sample_prior(prior, 100, 1, 1, y); }),
               HasSubstr("the prior's tables disagree"));

@@ -115,12 +115,12 @@ def _min_dim(result: Result, self: Value, dim: int, keepdim: bool) -> tuple[Valu
 
 @rows("any.default any.dim any.dims")
 def _any(result: Result, self: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return sf.max(_one_or_zero(self), _axes(self, dim), keepdim) > 0
+    return sf.max(_one_or_zero(self), _axes(self, dim), keepdim, initial=0) > 0
 
 
 @rows("all.default all.dim all.dims")
 def _all(result: Result, self: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return sf.max(1 - _one_or_zero(self), _axes(self, dim), keepdim) <= 0
+    return sf.max(1 - _one_or_zero(self), _axes(self, dim), keepdim, initial=0) <= 0
 
 
 def _one_or_zero(x: Value) -> Value:

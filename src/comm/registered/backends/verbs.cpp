@@ -40,8 +40,8 @@ struct Verbs {
 
 const Verbs& verbs() {
   static const Verbs opened = [] {
-    static const SharedLibrary library =
-        SharedLibrary::open_first({"libibverbs.so.1", "libibverbs.so"});
+    static const auto& library =
+        *new SharedLibrary(SharedLibrary::open_first({"libibverbs.so.1", "libibverbs.so"}));
     if (!library)
       throw DeviceError(fmt::format(
           "verbs: libibverbs.so.1 cannot be opened ({}); install libibverbs1", library.error()));

@@ -84,7 +84,7 @@ void add_formulas(std::vector<PreludePiece>& pieces) {
 using PieceByName = std::map<std::string, std::size_t, std::less<>>;
 
 const PieceByName& piece_by_name() {
-  static const PieceByName table = [] {
+  static const auto& table = *new PieceByName([] {
     PieceByName made;
     for (std::size_t i = 0; i < prelude_pieces().size(); ++i)
       for (const std::string& name : prelude_pieces()[i].names) {
@@ -92,7 +92,7 @@ const PieceByName& piece_by_name() {
         SEGFUSE_CHECK(fresh, "two pieces of the prelude define {}", name);
       }
     return made;
-  }();
+  }());
   return table;
 }
 
@@ -112,11 +112,11 @@ void mark_used(std::string_view text, std::vector<bool>& used) {
 }  // namespace
 
 const std::vector<PreludePiece>& prelude_pieces() {
-  static const std::vector<PreludePiece> pieces = [] {
+  static const auto& pieces = *new std::vector<PreludePiece>([] {
     std::vector<PreludePiece> all = parse(prelude_source("all.h"));
     add_formulas(all);
     return all;
-  }();
+  }());
   return pieces;
 }
 

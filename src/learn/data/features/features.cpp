@@ -105,7 +105,7 @@ FeatureExtractor::FeatureExtractor(const FeatureConfig& config) {
   state->config = config;
   if (config.kind == FeatureKind::kValues) {
     state->config.hop_ms = 1000 / config.frame_rate;
-    state_ = std::move(state);
+    state_ = std::shared_ptr<const State>(std::move(state));
     return;
   }
   state->grid = data::FrameGrid(config);
@@ -115,18 +115,18 @@ FeatureExtractor::FeatureExtractor(const FeatureConfig& config) {
     state->mel.emplace(config, state->grid.window());
     state->base = config.kind == FeatureKind::kMfcc ? config.n_mfcc : config.n_mels;
   }
-  state_ = std::move(state);
+  state_ = std::shared_ptr<const State>(std::move(state));
 }
 
-const FeatureConfig& FeatureExtractor::config() const noexcept { return state_->config; }
+const FeatureConfig& FeatureExtractor::config() const { return state_->config; }
 
-std::int64_t FeatureExtractor::num_features() const noexcept {
+std::int64_t FeatureExtractor::num_features() const {
   if (config().kind == FeatureKind::kValues) return 0;
   if (config().channel == AudioOptions::kStack) return 0;
   return state_->base * (1 + state_->config.deltas);
 }
 
-std::int64_t FeatureExtractor::num_frames(std::int64_t num_samples) const noexcept {
+std::int64_t FeatureExtractor::num_frames(std::int64_t num_samples) const {
   // The small term keeps a hop of, say, 220.5 samples from gaining a frame by rounding.
   const double frames = static_cast<double>(num_samples) / hop_samples(config()) - 1e-6;
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(frames)));

@@ -219,11 +219,11 @@ const LabelFormatRow& recognise(std::string_view name, std::string_view bytes) {
 }  // namespace data
 
 std::span<const LabelFormatInfo> label_formats() {
-  static const std::vector<LabelFormatInfo> all = [] {
+  static const auto& all = *new std::vector<LabelFormatInfo>([] {
     std::vector<LabelFormatInfo> infos;
     for (const data::LabelFormatRow& row : data::kRows) infos.push_back(row.info);
     return infos;
-  }();
+  }());
   return all;
 }
 

@@ -466,7 +466,7 @@ std::vector<ConfigKey> all_keys() {
 }  // namespace
 
 const std::vector<ConfigKey>& config_keys() {
-  static const std::vector<ConfigKey> keys = all_keys();
+  static const auto& keys = *new std::vector<ConfigKey>(all_keys());
   return keys;
 }
 
