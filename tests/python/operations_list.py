@@ -36,11 +36,16 @@ NumPy has the same name, you can call it instead: `np.exp(x)` of a symbolic arra
 A function with a NumPy name behaves as in NumPy, with these exceptions:
 
 - Element types are promoted as in JAX.
+- In reductions, `keepdims` is the parameter behind the axis; `dtype`, `initial`, `where` and others
+  go by their names. In a call of NumPy's own function (`np.sum(x, 0, np.float64)`), arguments have
+  the places that NumPy gives them.
 - Functions whose result has a shape that depends on the content of an array
   [are refused](#refused). `compress` and `extract` are supported if their condition is a constant.
 - `fill_diagonal` and `put_along_axis` do not change their argument, but return a changed copy.
 
-`tests/python/numpy_table.py` compares these functions with NumPy in values, shapes and gradients.
+Functions of `np.linalg` work if they are listed here; `trace` and `diagonal` of it are of the last
+two axes. `tests/python/numpy_table.py` compares these functions with NumPy in values, shapes and
+gradients.
 Functions that NumPy does not have are described by their docstrings and in [ir.md](ir.md).
 
 Many elementwise operations have two names: that of NumPy and that of [ir.md](ir.md), such as
