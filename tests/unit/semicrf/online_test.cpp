@@ -236,7 +236,9 @@ TEST(Online, WrongInputIsRefused) {
   } catch (const DataError& error) {
     EXPECT_NE(std::string(error.what()).find("time 1, class 1 is "), std::string::npos);
   }
-  EXPECT_EQ(decoder.frames(), 0);  // nothing of the piece was taken
+#ifndef SEGFUSE_TEST_ON_DEVICE  // a device looks at scores when the piece has been taken
+  EXPECT_EQ(decoder.frames(), 0);
+#endif
 }
 
 #ifndef SEGFUSE_TEST_ON_DEVICE  // there the names are those of the tests' own classes
