@@ -32,8 +32,11 @@ std::optional<double> evaluate(Rewriter& r, const Expr& e, const std::vector<dou
   scalars.add_output(scalars.result(scalars.add_expr(e.op, ids, e.attrs)));
   const Tensor value = interpret(scalars, {}, {}, {.round_to_dtype = true})[0];
   const DType dtype = r.dtype(e.results[0]);
-  if (dtype == DType::kI64 && std::abs(value.span<std::int64_t>()[0]) >= (std::int64_t{1} << 53))
-    return {};
+  if (dtype == DType::kI64) {
+    constexpr std::int64_t kEnd = std::int64_t{1} << 53;
+    const std::int64_t whole = value.span<std::int64_t>()[0];
+    if (whole <= -kEnd || whole >= kEnd) return {};
+  }
   return representable(value.at(0), dtype) ? std::optional(value.at(0)) : std::nullopt;
 }
 
