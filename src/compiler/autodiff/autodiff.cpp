@@ -98,8 +98,8 @@ void write_out_for(ir::Fusion& fusion, std::vector<ValId>& outputs, std::vector<
   Replaced replaced;
   for (const ExprId id : fusion.sorted_exprs()) {
     const ir::Expr e = fusion.expr(id);
-    const auto is_active = [&](ValId val) {
-      return is_float(fusion.val(val).dtype) && active[val.index];
+    const auto is_active = [&](ValId val) {  // what is new stands for results that are active
+      return is_float(fusion.val(val).dtype) && (val.index >= active.size() || active[val.index]);
     };
     if (std::none_of(e.operands.begin(), e.operands.end(), is_active)) continue;
     for (const ValId result : e.results) active[result.index] = true;
