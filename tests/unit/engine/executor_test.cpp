@@ -616,6 +616,25 @@ TEST(Executor, NamesTheFirstIndexOutOfRange) {
     }
 }
 
+/// What was read is not what the input holds after the run.
+TEST(Executor, NamesNoIndexOfAnInputThatIsOverwritten) {
+  Fusion fusion = ir::parse(R"(fusion "f" {
+  symbols N, M
+  %0 = input "x" : f32[N]
+  %1 = input "i" : i64[M]
+  %2 = take(%0, %1) {axis=0}
+  %3 = add(%1, %1)
+  output %2
+  output %3
+})");
+  fusion.add_alias(fusion.outputs()[1].val, fusion.inputs()[1].val);
+  ThreadPool pool(1);
+  Executable executable(fusion, pool, {.backend = "compiled"});
+  const std::vector<Tensor> inputs = {Tensor::full(DType::kF32, {3}, 1), row({7}, DType::kI64)};
+  EXPECT_EQ(segfuse::test::message_of([&] { executable.run(inputs); }),
+            "take: index along axis 0 is out of range");
+}
+
 TEST(Executor, SemicrfRefusesALabelChangeWithoutAStart) {
   Crf program = crf(DType::kF32, false);
   program.inputs[6].set(4, 3);
