@@ -27,8 +27,8 @@ NOTATION = """## How to read the tables
 - An argument without dashes is positional: write its value, in the order of the line above the
   table.
 - The word after an option names the kind of value that it takes: `TEXT`, `INT` (a whole number) or
-  `FLOAT` (a number). An option without such a word is a switch. Write a value as `--option VALUE` or
-  `--option=VALUE`.
+  `FLOAT` (a number). An option without such a word is a switch.
+- Write a value as `--option VALUE` or `--option=VALUE`.
 - `...` means that several are possible. Repeat an option for each of its values.
 - The column *default* has the value that holds without the option, or *required*. If it is empty
   and the meaning names no default, the option is off unless you give it.
