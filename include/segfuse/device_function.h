@@ -58,7 +58,8 @@ class DeviceFunction {
   /// On the caller's stream, which is not null (the legacy default stream of CUDA is 1) and lives
   /// until the last DeviceFunction and result of its device are destroyed: memory that the call
   /// used is reused in that stream's order, and waited for at the end. One output for each of
-  /// the program, of its type and shape; inputs that the program overwrites are.
+  /// the program, of its type and shape; inputs that the program overwrites are. Other inputs may
+  /// share memory with an overwritten one: they are read as they were before the call.
   void run(std::span<const ForeignArray> inputs, std::span<const ForeignArray> outputs,
            void* stream);
   /// What is planned for inputs of certain shapes, none of which is looked at again.

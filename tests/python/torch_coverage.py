@@ -20,17 +20,29 @@ MOST = 1  # samples of each operation and type
 DTYPES = (torch.float32, torch.int64)
 HEAD = """# PyTorch operations that segfuse compiles
 
-Look here to find out whether segfuse compiles an operation of PyTorch.
-[`torch.compile(backend="segfuse")`](torch_compile.md) and [Thunder](thunder.md) break the functions
-of a PyTorch program down to operations of ATen, PyTorch's library of tensor operations. segfuse
-compiles those that the second table lists; PyTorch runs all others. Some functions, such as
-`layer_norm`, are not in the table because PyTorch breaks them down to several operations that are.
-`tests/python/torch_coverage.py` tests the operations and writes this page.
+Look here to find out whether segfuse compiles an operation of PyTorch under
+[`torch.compile(backend="segfuse")`](torch_compile.md) or [Thunder](thunder.md). The
+[table](#the-operations) lists the operations that it supports. PyTorch itself runs all others, so a
+model does not fail because of an operation that is missing here.
 
-The test calls functions of PyTorch. A *sample* is one call, with arguments from PyTorch's own tests
-(OpInfo); the test takes at most {most} for each function and element type ({dtypes}). Functions
-that draw random numbers are left out. PyTorch breaks each call and its gradients down to operations
-of ATen, and segfuse compiles those that it supports for the CPU. The results and all gradients are
+The names are those of ATen, PyTorch's library of tensor operations. PyTorch breaks the functions of
+a program down to such operations. Some functions, such as `layer_norm`, are not in the table
+because they become several operations that are.
+
+An operation in the table may still be left to PyTorch: if its arguments are not supported (such as
+8- and 16-bit integers), or if no neighbouring operation can be compiled with it. For your own
+model, [`segfuse.torch.explain`](torch_compile.md#what-runs-where) lists what segfuse compiles, and
+why it leaves the rest to PyTorch.
+
+## How the operations are tested
+
+`tests/python/torch_coverage.py` tests the operations and writes this page. It calls functions of
+PyTorch with arguments from PyTorch's own tests (OpInfo). Each call is a *sample*. There is at most
+{most} sample for each function and element type ({dtypes}). Functions that draw random numbers are
+left out.
+
+For each sample, PyTorch breaks the call and its gradients down to operations of ATen, and segfuse
+compiles those that it supports for the CPU, even a single one. The results and all gradients are
 compared with those of eager PyTorch {version}. A sample counts as
 
 - *right* if segfuse ran at least one of its operations, and the results are within tolerances;
@@ -43,13 +55,18 @@ compared with those of eager PyTorch {version}. A sample counts as
 |---|---|---|---|---|
 | {total} | {right} | {left} | {skipped} | {wrong} |
 
-The second table lists the supported operations. "Samples" is the number of right samples in which
-segfuse ran the operation; 0 means that none of these samples has it. "Computes in" is the type in
-which an elementwise operation computes, after PyTorch's type promotion. "Float32 or float64" means
-that float64 is computed in float64, and all other types in float32: float32, 16-bit floats,
-integers and bool. If 16-bit floats are computed in float32, the result is rounded once. The column
-is empty where no such rule applies: for `bitwise_not`, logical operations, reductions, products,
-softmax, losses, and operations that only create, copy or move elements.
+## The operations
+
+The columns of the table are:
+
+- **samples**: the number of right samples in which segfuse ran the operation. If it is 0, this test
+  did not run the operation.
+- **computes in**: the type in which an elementwise operation computes, after PyTorch's type
+  promotion. "16-bit floats in float32" means that these are computed in float32, and the result is
+  rounded once. "Float32 or float64" means that float64 is computed in float64, and every other type
+  in float32, including 16-bit floats, integers and bool. The column is empty where no such rule
+  applies: for `bitwise_not`, logical operations, reductions, products, softmax, losses, and
+  operations that only create, copy or move elements.
 
 | operation | samples | computes in |
 |---|---|---|

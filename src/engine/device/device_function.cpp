@@ -38,8 +38,11 @@ std::size_t bytes_of(const ForeignArray& array) {
   return static_cast<std::size_t>(num_elements(array.shape)) * size_of(array.dtype);
 }
 
+using Bytes = std::span<std::byte>;
+
 /// All bytes between the array's first and its last, whatever the signs of its strides.
-Buffer span_of(runtime::Device& device, const ForeignArray& array) {
+Bytes bytes_between(const ForeignArray& array) {
+  if (num_elements(array.shape) == 0) return {};
   std::int64_t first = 0;
   std::int64_t last = 0;
   for (std::size_t axis = 0; axis < array.strides.size(); ++axis) {
@@ -48,9 +51,17 @@ Buffer span_of(runtime::Device& device, const ForeignArray& array) {
   }
   if (array.strides.empty()) last = num_elements(array.shape) - 1;
   const auto item = static_cast<std::int64_t>(size_of(array.dtype));
-  return Buffer::foreign(device, static_cast<std::byte*>(array.address) + first * item,
-                         static_cast<std::size_t>((last - first + 1) * item), "caller's array",
-                         array.owner);
+  return {static_cast<std::byte*>(array.address) + first * item,
+          static_cast<std::size_t>((last - first + 1) * item)};
+}
+
+Buffer span_of(runtime::Device& device, const ForeignArray& array) {
+  const Bytes bytes = bytes_between(array);
+  return Buffer::foreign(device, bytes.data(), bytes.size(), "caller's array", array.owner);
+}
+
+bool overlap(const Bytes& a, const Bytes& b) {
+  return std::max(a.data(), b.data()) < std::min(a.data() + a.size(), b.data() + b.size());
 }
 
 }  // namespace
@@ -116,12 +127,35 @@ struct DeviceFunction::State {
     return packed;
   }
 
-  Tensor take(std::size_t i, const ForeignArray& array, StreamId stream) {
+  /// By input: it shares memory with another one that the program overwrites.
+  std::vector<bool> shared_with_overwritten(std::span<const ForeignArray> inputs) const {
+    std::vector<bool> shared(inputs.size());
+    if (std::ranges::find(overwritten, true) == overwritten.end()) return shared;
+    std::vector<Bytes> memory(inputs.size());
+    std::ranges::transform(inputs, memory.begin(), bytes_between);
+    std::vector<Bytes> sorted = memory;
+    std::ranges::sort(sorted, {}, [](const Bytes& bytes) { return bytes.data(); });
+    if (std::ranges::adjacent_find(sorted, overlap) == sorted.end()) return shared;
+    for (std::size_t w = 0; w < inputs.size(); ++w)
+      for (std::size_t i = 0; overwritten[w] && i < inputs.size(); ++i) {
+        if (i == w || !overlap(memory[i], memory[w])) continue;
+        if (overwritten[i])
+          throw UsageError(fmt::format(
+              "the arrays '{}' and '{}' share memory, and the program overwrites both; copy one of "
+              "them first",
+              program.fusion().inputs()[w].name, program.fusion().inputs()[i].name));
+        shared[i] = true;
+      }
+    return shared;
+  }
+
+  Tensor take(std::size_t i, const ForeignArray& array, bool copied, StreamId stream) {
     if (array.on_host)
       return Tensor::borrow(array.dtype, array.shape,
                             std::shared_ptr<std::byte>(std::shared_ptr<void>(),
                                                        static_cast<std::byte*>(array.address)));
     if (bytes_of(array) == 0) return accelerator->empty(array.dtype, array.shape, "empty", stream);
+    if (copied) return pack(array, stream);
     if (in_place(array)) return borrow(array, stream);
     if (overwritten[i])
       throw UsageError(fmt::format(
@@ -152,9 +186,11 @@ struct DeviceFunction::State {
     need_inputs(inputs.size());
     foreign.clear();
     ready = timeline().touch(stream);
+    const std::vector<bool> copied = shared_with_overwritten(inputs);
     std::vector<Tensor> tensors;
     tensors.reserve(inputs.size());
-    for (std::size_t i = 0; i < inputs.size(); ++i) tensors.push_back(take(i, inputs[i], stream));
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      tensors.push_back(take(i, inputs[i], copied[i], stream));
     return tensors;
   }
 

@@ -1,9 +1,12 @@
 #include "engine/exec/lines.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -141,15 +144,137 @@ void run_linear(ThreadPool& pool, const Lines& lines, bool reverse, const T* a, 
 // --- sorting
 
 template <class T>
-bool less(T a, T b) {
-  return a < b || (a == a && b != b);
+using KeyOf = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+
+/// An unsigned integer: those of two elements are in the elements' order. NaNs are alike and last,
+/// and -0 is like 0.
+template <class T>
+KeyOf<T> key_of(T x, bool descending) {
+  using Key = KeyOf<T>;
+  constexpr Key kSign = Key{1} << (8 * sizeof(Key) - 1);
+  Key key = ~Key{0};
+  if constexpr (std::is_integral_v<T>) {
+    key = static_cast<Key>(x) ^ kSign;
+  } else if (x == x) {
+    key = std::bit_cast<Key>(x == 0 ? T{0} : x);
+    key = (key & kSign) != 0 ? ~key : key | kSign;
+  }
+  return descending ? ~key : key;
 }
 
-template <class T>
+template <class Key>
 struct Keyed {
-  T key;
-  std::int64_t place;
+  Key key;
+  std::conditional_t<sizeof(Key) == 4, std::uint32_t, std::int64_t> place;
 };
+
+constexpr std::size_t kRankedElements = 64;
+
+/// Puts each element behind those that are less, and behind the equal ones before it.
+template <class Key>
+void sort_by_ranks(const std::vector<Keyed<Key>>& line, std::vector<Keyed<Key>>& sorted) {
+  std::array<Key, kRankedElements> keys;
+  for (std::size_t i = 0; i < line.size(); ++i) keys[i] = line[i].key;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    Key rank = 0;
+    for (std::size_t j = 0; j < i; ++j) rank += Key{keys[j] <= keys[i]};
+    for (std::size_t j = i + 1; j < line.size(); ++j) rank += Key{keys[j] < keys[i]};
+    sorted[rank] = line[i];
+  }
+}
+
+/// Sorts by the bytes of the keys, from the last to the first; equal keys keep their order.
+/// Both vectors are overwritten; the result is in `sorted`.
+template <class Key>
+void sort_by_bytes(std::vector<Keyed<Key>>& line, std::vector<Keyed<Key>>& sorted) {
+  constexpr std::size_t kBytes = sizeof(Key);
+  std::array<std::array<std::size_t, 256>, kBytes> counts{};
+  for (const Keyed<Key>& element : line)
+    for (std::size_t byte = 0; byte < kBytes; ++byte)
+      ++counts[byte][(element.key >> (8 * byte)) & 255];
+  line.swap(sorted);
+  for (std::size_t byte = 0; byte < kBytes; ++byte) {
+    const std::size_t shift = 8 * byte;
+    std::array<std::size_t, 256>& begins = counts[byte];
+    if (begins[(sorted[0].key >> shift) & 255] == sorted.size()) continue;  // all have this byte
+    std::size_t begin = 0;
+    for (std::size_t& count : begins) begin += std::exchange(count, begin);
+    for (const Keyed<Key>& element : sorted) line[begins[(element.key >> shift) & 255]++] = element;
+    line.swap(sorted);
+  }
+}
+
+/// Adjacent lines, packed: their elements lie side by side in an array whose lines are not along
+/// the last axis.
+template <class T>
+struct LineBlock {
+  std::int64_t first = 0, count = 0, inner = 0, length = 0;
+
+  void read(const T* from, T* packed) const {
+    for (std::int64_t t = 0; t < length; ++t)
+      for (std::int64_t n = 0; n < count; ++n) packed[n * length + t] = from[first + t * inner + n];
+  }
+  template <class U>
+  void write(const U* packed, U* to) const {
+    for (std::int64_t t = 0; t < length; ++t)
+      for (std::int64_t n = 0; n < count; ++n) to[first + t * inner + n] = packed[n * length + t];
+  }
+};
+
+/// Sorts packed lines. Either result may be null.
+template <class T, class Key>
+class LineSorter {
+ public:
+  LineSorter(std::int64_t length, bool descending)
+      : descending_(descending),
+        line_(static_cast<std::size_t>(length)),
+        sorted_(static_cast<std::size_t>(length)) {}
+
+  void sort(const T* from, T* values, std::int64_t* places) {
+    for (std::size_t t = 0; t < line_.size(); ++t) {
+      using Place = decltype(line_[t].place);
+      line_[t] = {key_of(from[t], descending_), static_cast<Place>(t)};
+    }
+    if (line_.size() <= kRankedElements)
+      sort_by_ranks(line_, sorted_);
+    else
+      sort_by_bytes(line_, sorted_);
+    if (values != nullptr)
+      for (std::size_t t = 0; t < sorted_.size(); ++t) values[t] = from[sorted_[t].place];
+    if (places != nullptr)
+      for (std::size_t t = 0; t < sorted_.size(); ++t)
+        places[t] = static_cast<std::int64_t>(sorted_[t].place);
+  }
+
+ private:
+  bool descending_;
+  std::vector<Keyed<Key>> line_, sorted_;
+};
+
+template <class T, class Key>
+void sort_lines(ThreadPool& pool, const Lines& lines, bool descending, const T* from, T* values,
+                std::int64_t* places) {
+  // A cache line's worth of adjacent lines, as long as they are short.
+  const std::int64_t most = std::clamp<std::int64_t>((1 << 16) / lines.length, 1, 64 / sizeof(T));
+  pool.for_ranges(lines.count(), lines.grain(), [&](std::int64_t first, std::int64_t last) {
+    LineSorter<T, Key> sorter(lines.length, descending);
+    const auto elements = static_cast<std::size_t>(most * lines.length);
+    std::vector<T> packed(elements), sorted(values != nullptr ? elements : 0);
+    std::vector<std::int64_t> sorted_places(places != nullptr ? elements : 0);
+    for (std::int64_t n = first, count = 0; n < last; n += count) {
+      count = std::min({most, last - n, lines.inner - n % lines.inner});
+      const LineBlock<T> block{lines.begin(n), count, lines.inner, lines.length};
+      block.read(from, packed.data());
+      for (std::int64_t k = 0; k < count; ++k) {
+        const std::int64_t begin = k * lines.length;
+        sorter.sort(packed.data() + begin, values != nullptr ? sorted.data() + begin : nullptr,
+                    places != nullptr ? sorted_places.data() + begin : nullptr);
+      }
+      if (values != nullptr) block.write(sorted.data(), values);
+      if (places != nullptr) block.write(sorted_places.data(), places);
+    }
+  });
+}
 
 }  // namespace
 
@@ -175,29 +300,17 @@ void scan(ThreadPool& pool, ir::Op op, const Array& from, const Array& second, s
 }
 
 void sort(ThreadPool& pool, const Array& from, std::size_t axis, bool descending,
-          const Array& values, const Array& places) {
+          const Array* values, const Array* places) {
   const Lines lines(from.shape(), axis);
   if (lines.count() == 0) return;
   with_line_type(from.dtype, [&](auto zero) {
     using T = decltype(zero);
-    pool.for_ranges(lines.count(), lines.grain(), [&](std::int64_t first, std::int64_t last) {
-      std::vector<Keyed<T>> line(static_cast<std::size_t>(lines.length));
-      for (std::int64_t n = first; n < last; ++n) {
-        const std::int64_t begin = lines.begin(n);
-        for (std::int64_t t = 0; t < lines.length; ++t)
-          line[static_cast<std::size_t>(t)] = {from.as<const T>()[begin + t * lines.inner], t};
-        std::sort(line.begin(), line.end(), [&](const Keyed<T>& a, const Keyed<T>& b) {
-          if (descending ? less(b.key, a.key) : less(a.key, b.key)) return true;
-          if (descending ? less(a.key, b.key) : less(b.key, a.key)) return false;
-          return a.place < b.place;
-        });
-        for (std::int64_t t = 0; t < lines.length; ++t) {
-          values.as<T>()[begin + t * lines.inner] = line[static_cast<std::size_t>(t)].key;
-          places.as<std::int64_t>()[begin + t * lines.inner] =
-              line[static_cast<std::size_t>(t)].place;
-        }
-      }
-    });
+    const T* in = from.as<const T>();
+    T* out = values != nullptr ? values->as<T>() : nullptr;
+    std::int64_t* out_places = places != nullptr ? places->as<std::int64_t>() : nullptr;
+    if (lines.length > std::numeric_limits<std::uint32_t>::max())
+      return sort_lines<T, std::uint64_t>(pool, lines, descending, in, out, out_places);
+    return sort_lines<T, KeyOf<T>>(pool, lines, descending, in, out, out_places);
   });
 }
 

@@ -13,8 +13,9 @@ namespace segfuse::engine {
 void scan(ThreadPool& pool, ir::Op op, const Array& from, const Array& second, std::size_t axis,
           bool reverse, const Array& to);
 
-/// The elements along the axis in order, and where they were (i64). All arrays are contiguous.
+/// The elements along the axis in order, and where they were (i64); null where that is not wanted.
+/// Equal elements keep their order, NaN is last (first if `descending`). All arrays are contiguous.
 void sort(ThreadPool& pool, const Array& from, std::size_t axis, bool descending,
-          const Array& values, const Array& places);
+          const Array* values, const Array* places);
 
 }  // namespace segfuse::engine

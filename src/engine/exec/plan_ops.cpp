@@ -268,14 +268,19 @@ void CpuPlanner::plan_scan(ir::ExprId id) {
 void CpuPlanner::plan_sort(ir::ExprId id) {
   const ir::Expr& expr = fusion_.expr(id);
   const Ref from = packed(ref(expr.operands[0]));
-  const Ref values = compute(expr.results[0]);
-  const Ref places = compute(expr.results[1]);
+  const bool with_values = wanted(expr.results[0]), with_places = wanted(expr.results[1]);
+  std::vector<Ref> results;
+  if (with_values) results.push_back(compute(expr.results[0]));
+  if (with_places) results.push_back(compute(expr.results[1]));
   const auto axis = static_cast<std::size_t>(fusion_.attr<std::int64_t>(id, "axis"));
   const bool descending = fusion_.attr<std::int64_t>(id, "descending") != 0;
-  add_step(id, {from}, {values, places}, [=](Run& run) {
-    sort(run.pool, run.array(from), axis, descending, run.array(values), run.array(places));
+  add_step(id, {from}, results, [=](Run& run) {
+    const Array values = with_values ? run.array(results.front()) : Array{};
+    const Array places = with_places ? run.array(results.back()) : Array{};
+    sort(run.pool, run.array(from), axis, descending, with_values ? &values : nullptr,
+         with_places ? &places : nullptr);
   });
-  round(id, expr.results[0]);
+  if (with_values) round(id, expr.results[0]);
 }
 
 void CpuPlanner::plan_semicrf(ir::ExprId id) {

@@ -89,8 +89,8 @@ TEST(LabelFormats, EveryOneThatIsWrittenIsRecognisedByNameAndContentAndReadsBack
 /// The table of docs/data.md, as it has to be.
 std::string documented() {
   std::string out =
-      "| `--format` | of | files end in | recognised by | times | tiers | several recordings | "
-      "note |\n"
+      "| `--format` | used by | files end in | recognised by | times in | tiers | "
+      "several recordings | note |\n"
       "|---|---|---|---|---|---|---|---|\n";
   for (const LabelFormatInfo& info : label_formats()) {
     std::vector<std::string> endings;

@@ -435,18 +435,30 @@ TEST_P(ExecutorOps, RunningResultsKeepNaNAndInfinities) {
     }
 }
 
+/// Wide and narrow numbers, many that are equal, 0 and -0, extremes, and NaN.
+Tensor to_sort(Tensor x, std::int64_t variant) {
+  const bool of_floats = is_float(x.dtype());
+  const bool narrow = x.dtype() == DType::kI32 || x.dtype() == DType::kF16;
+  for (std::int64_t i = 0; i < x.size(); ++i) {
+    const double wide = of_floats ? 1 : (narrow ? 0x1p29 : 0x1p51);
+    x.set(i, variant == 0 ? std::trunc(4 * x.at(i)) : std::trunc(wide * x.at(i)));
+    if (of_floats && variant == 1) x.set(i, x.at(i) * (i % 2 == 0 ? 1e-4 : 1e4));
+    if (i % 11 == 5 && of_floats) x.set(i, i % 2 == 0 ? kInf : -kInf);
+    if (i % 7 == 3 && of_floats) x.set(i, std::nan(""));
+  }
+  return x;
+}
+
 TEST_P(ExecutorOps, SortIsStableWithNaNLast) {
   for (const DType dtype : types(ir::DTypeRule::kNumeric))
-    for (const Shape& shape : {Shape{1}, Shape{0}, Shape{1000}, Shape{3, 17, 5}, Shape{4, 0, 3}})
+    for (const Shape& shape :
+         {Shape{1}, Shape{0}, Shape{2}, Shape{64}, Shape{65}, Shape{70000}, Shape{3, 17, 5},
+          Shape{4, 0, 3}, Shape{5, 90, 37}, Shape{3, 20, 16}, Shape{300, 3}})
       for (std::size_t axis = 0; axis < shape.size(); ++axis)
-        for (const std::int64_t descending : {0, 1}) {
-          Tensor x = draw(ir::Domain::kAny, dtype, shape);
-          for (std::int64_t i = 0; i < x.size(); ++i) {
-            x.set(i, std::floor(4 * x.at(i)));  // many are equal
-            if (is_float(dtype) && i % 7 == 3) x.set(i, std::nan(""));
-          }
-          check(Op::sort, {x}, {static_cast<std::int64_t>(axis), descending}, 0);
-        }
+        for (const std::int64_t descending : {0, 1})
+          for (const std::int64_t variant : {0, 1})
+            check(Op::sort, {to_sort(draw(ir::Domain::kAny, dtype, shape), variant)},
+                  {static_cast<std::int64_t>(axis), descending}, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(On, ExecutorOps, ::testing::Values("loops", "compiled"),

@@ -402,6 +402,49 @@ TEST(ForeignArrays, AreOverwrittenInPlace) {
       HasSubstr("'w' is overwritten by the program, expected it contiguous"));
 }
 
+TEST(ForeignArrays, ThatShareMemoryWithAnOverwrittenOneAreReadAsTheyWere) {
+  const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::seeded(1));
+  Others others(*sim.accelerator);
+  DeviceFunction function(decayed(), on_device(sim));
+  constexpr std::int64_t kLength = 40000;
+  Rng rng(1);
+  const Tensor values = segfuse::testing::uniform(rng, DType::kF32, {kLength + 4});
+  const auto part = [](ForeignArray array, std::size_t first) {
+    array.address = static_cast<std::byte*>(array.address) + first * sizeof(float);
+    array.shape = {kLength};
+    return array;
+  };
+  const ForeignArray out = others.room(DType::kF32, {kLength});
+  for (const bool behind : {false, true}) {
+    const ForeignArray all = others.write(values, others.stream());
+    const ForeignArray w = part(all, behind ? 0 : 4);
+    const ForeignArray g = part(all, behind ? 4 : 0);
+    const ForeignArray alone = others.write(values, others.stream());
+    function.run({{w, part(alone, behind ? 4 : 0)}}, {{out}}, others.stream().get());
+    const auto expected = others.read(out, others.stream());
+    others.rewrite(all, values, others.stream());
+    function.run({{w, g}}, {{out}}, others.stream().get());
+    const auto result = others.read(out, others.stream());
+    others.wait();
+    EXPECT_TRUE(segfuse::testing::same_bits(*result, *expected)) << behind;
+  }
+
+  FusionBuilder f("both");
+  const Value a = f.input("a", DType::kF32, {"N"});
+  const Value b = f.input("b", DType::kF32, {"N"});
+  for (const Value& input : {a, b}) {
+    const Value next = a + b;
+    f.output(next);
+    f.alias(next, input);
+  }
+  DeviceFunction both(f.build(), on_device(sim));
+  const ForeignArray all = others.write(values, others.stream());
+  EXPECT_THAT(message_of<UsageError>([&] {
+                both.run({{part(all, 0), part(all, 4)}}, {{out, out}}, others.stream().get());
+              }),
+              HasSubstr("the arrays 'a' and 'b' share memory, and the program overwrites both"));
+}
+
 TEST(ForeignArrays, MayLieOnTheHost) {
   const SimAccelerator sim = make_sim_accelerator({.check_streams = true}, runtime::sim::seeded(2));
   Others others(*sim.accelerator);

@@ -90,8 +90,8 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
          "Manifest or directory of recordings and labels; `--data` overrides it.");
   s.text("tier", SEGFUSE_AT(data.tier),
          "The annotation to read if recordings have several: the name of a tier, or the ending of "
-         "a label file, such as \"wrd\" if there are .phn and .wrd files. Empty: the first tier of "
-         "intervals, and of .phn and .wrd files the .phn file.");
+         "a label file, such as \"wrd\" if there are .phn and .wrd files. Empty: the first "
+         "interval tier, or the .phn file if there are .phn and .wrd files.");
   s.add("fill_label", "string",
         "Label for stretches without a label: gaps, a late start, an early end. If it is not set, "
         "such a recording is an error.",
@@ -103,8 +103,11 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
            "Meaning of stretches without a label. \"gap\": they are segments with the label "
            "`fill_label`. \"unknown\": they are not annotated, and are left out of training and "
            "evaluation.");
-  s.text("fold", SEGFUSE_AT(data.fold), "Folding map, applied to all labels before training.");
-  s.text("metric_fold", SEGFUSE_AT(data.metric_fold), "Folding map, applied for evaluation only.");
+  s.text("fold", SEGFUSE_AT(data.fold),
+         "Folding map: a file that replaces labels by others. It is applied to all labels before "
+         "training.");
+  s.text("metric_fold", SEGFUSE_AT(data.metric_fold),
+         "Folding map that is applied for evaluation only.");
   s.boolean(
       "metric_merge", SEGFUSE_AT(data.metric_merge),
       "Whether evaluation joins neighbouring segments that `metric_fold` gives the same label.");
@@ -113,10 +116,10 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
            "Treatment of recordings without labels and labels without a recording: an error, or a "
            "warning that they are left out.");
   s.text("group", SEGFUSE_AT(data.group),
-         "Groups of recordings that must stay in one set, such as those of one speaker or animal: "
-         "\"folder\", a column of the manifest, or a regular expression such as `^(bird[0-9]+)_`, "
-         "whose parentheses select the part of the name that identifies the group. Splits and "
-         "folds that segfuse makes never separate a group. Empty: no groups.");
+         "How to find groups of recordings that must stay in one set, such as those of one speaker "
+         "or animal: \"folder\", a column of the manifest, or a regular expression such as "
+         "`^(bird[0-9]+)_`, whose parentheses select the part of the name that identifies the "
+         "group. Splits and folds that segfuse makes never separate a group. Empty: no groups.");
   s.whole("folds", SEGFUSE_AT(data.folds), 0, 100'000,
           "Number of folds for cross-validation, which replace the given split. Recording i of the "
           "sorted recordings, counted from 0, is in fold i mod folds + 1; with `group`, whole "
@@ -195,8 +198,8 @@ void add_feature_keys(std::vector<ConfigKey>& keys) {
   s.number("lifter", SEGFUSE_AT(features.lifter), 0, kHuge,
            "Liftering of `mfcc`, which scales up the higher coefficients; 0: none.");
   s.whole("raw_bins", SEGFUSE_AT(features.raw_bins), 0, 1'000'000,
-          "For `raw`: number of equal parts of the window, of each of which the mean is taken; 0: "
-          "every sample.");
+          "For `raw`: number of equal parts into which the window is divided; each feature is the "
+          "mean of one part. 0: each feature is a sample.");
   s.add("snip_edges", "boolean",
         "Whether windows of `kaldi_fbank` begin with their frames (true, the default) or are "
         "centred on them (false).",
@@ -351,8 +354,8 @@ void add_training_keys(std::vector<ConfigKey>& keys) {
   s.number("beta2", SEGFUSE_AT(training.adamw.beta2), 0, 0.999999,
            "Decay rate of AdamW's running mean of squared gradients.");
   s.number("average", SEGFUSE_AT(training.adamw.average), 0, 0.999999,
-           "Decay rate of a running mean of the parameters, which the model then has; 0: the model "
-           "has the parameters themselves.");
+           "Decay rate of a running mean of the parameters. The trained model has this mean in "
+           "place of the parameters themselves. 0: no mean.");
 }
 
 /// The ratio of noise is drawn between two numbers.
