@@ -222,9 +222,9 @@ int run(int argc, char** argv, Common& common) {
   app.add_flag("--overwrite", common.overwrite,
                "Replace existing files that segfuse did not write");
   bool report_kernels = false;
-  app.add_flag(
-      "--report-kernels", report_kernels,
-      "Print the resources of each kernel that the command compiles, as doctor kernel does");
+  app.add_flag("--report-kernels", report_kernels,
+               "Print the resources of each kernel that the command compiles, as `segfuse doctor "
+               "kernel` does");
   add_options(app, options);
   app.parse_complete_callback([&] {
     Context::set_process_default(options);

@@ -127,7 +127,7 @@ inline constexpr const char* kChannel =
 
 /// The model of every command that takes one.
 inline constexpr const char* kModel =
-    "model.safetensors, the directory of a training, or a name of `segfuse models`";
+    "The model: a model.safetensors, the directory of a training, or a name from `segfuse models`";
 
 /// The flag of every command that reads manifests.
 void add_allow_commands(Command command, bool& allow);

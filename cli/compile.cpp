@@ -147,17 +147,21 @@ SizeExamples parse_sizes(const std::vector<std::string>& texts) {
 }
 
 void add_compile(Command app, Common& common) {
-  Command command =
-      app.add("compile", "Check a program in text form and print what the compiler makes of it");
+  Command command = app.add(
+      "compile", "Check a program in text form and print it, or a stage of its compilation");
   const auto arguments = std::make_shared<CompileArguments>();
   command.option("file", arguments->file, "The program (.sf)").required();
   command
       .option("--emit", arguments->emit,
-              "What to print: ir, segments, plan, loop, kernels, c, h, cuda, cubin, html")
+              "What to print: ir (the program), segments (its groups of operations), plan (its "
+              "steps and buffers), loop (the loops of its kernels), kernels (in C), c and h (a C "
+              "program and its header), cuda (CUDA C++), cubin, html (a page about it)")
       .shows_default();
-  command.option("--dump", arguments->dump, "Print the program after a pass instead: after:PASS");
+  command.option(
+      "--dump", arguments->dump,
+      "Print the program after a pass instead, as in after:fold; --passes lists the passes");
   command.option("--size", arguments->sizes,
-                 "A typical value of a size, as B=32 (may be repeated)");
+                 "Typical value of a symbolic size, as in B=32 (may be repeated)");
   command.option("--out", arguments->out,
                  "Write to this file; a program in C gets its header beside it");
   command.flag("--excess-precision", arguments->excess_precision,

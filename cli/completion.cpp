@@ -136,7 +136,7 @@ std::string completion_script(const CommandTree& tree, const std::string& shell)
 void add_completion(Command app, const Common& common) {
   auto shell = std::make_shared<std::string>();
   Command command = app.add("completion", "Print a shell script that completes commands");
-  command.option("shell", *shell, "bash, zsh or fish")
+  command.option("shell", *shell, "Your shell: bash, zsh or fish")
       .required()
       .is_one_of({"bash", "zsh", "fish"});
   command.footer("\nExample:\n  source <(segfuse completion bash)");

@@ -79,7 +79,7 @@ void show_card(const std::string& name, const Common& common) {
 void add_models(Command app, Common& common) {
   auto name = std::make_shared<std::string>();
   Command command = app.add("models", "List the pretrained models that are installed");
-  command.option("name", *name, "Print the card of this one: data, licence, figures, limits");
+  command.option("name", *name, "Print the card of this model: data, licence, figures, limits");
   command.footer(
       "\nSEGFUSE_MODELS names more folders of models, separated by colons.\n\nExamples:\n"
       "  segfuse models\n  segfuse models ecg-waves\n"

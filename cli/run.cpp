@@ -255,16 +255,18 @@ void add_run(Command app, Common& common) {
   command.option("file", arguments->file, "The program (.sf)").required();
   command
       .option("--input", arguments->inputs,
-              "NAME=FILE.npy for each input whose values are not in comments of the program")
+              "Values of an input, as NAME=FILE.npy; needed for each input whose values are not in "
+              "comments of the program")
       .takes_one_at_a_time();
   command.option("--size", arguments->sizes,
-                 "A size of inputs whose values are in comments of the program, as B=32");
+                 "Value of a symbolic size, as in B=32, for inputs whose values are in comments of "
+                 "the program");
   command.option("--out", arguments->out, "Also write each output to NAME.npy in this folder");
   command.flag("--excess-precision", arguments->excess_precision,
                "Round 16-bit values only where kernels store them, not after each operation");
   command
       .option("--precision", arguments->precision,
-              "Of matrix products of float32 on a GPU: float32, or tf32, which is faster")
+              "Precision of float32 matrix products on a GPU: float32, or tf32, which is faster")
       .shows_default();
   command.footer(
       "\nExamples:\n  segfuse run program.sf --input x=x.npy --input scale=scale.npy\n"

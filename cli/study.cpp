@@ -35,7 +35,8 @@ std::shared_ptr<Arguments> add_arguments(Command command) {
   TrainOptions& training = arguments->study.training;
   command.option("config", training.config, "Folder of recordings and labels, or a TOML file")
       .required();
-  command.option("--data", training.data, "Manifest or directory, with a TOML file");
+  command.option("--data", training.data,
+                 "Manifest or directory of the data, if the argument is a TOML file");
   command.option("--out", training.out,
                  "Directory for the study and its runs; default: NAME-study, a new one");
   add_folder_choice(command, arguments->folder);
@@ -43,7 +44,7 @@ std::shared_ptr<Arguments> add_arguments(Command command) {
   command.option("--set", training.overrides, "Override one setting of all runs")
       .takes_one_at_a_time();
   command.option("--init", training.init,
-                 "Start every run from the weights of this model, as train --init does");
+                 "Start every run from the weights of this model, as `segfuse train --init` does");
   command.option("--folds", arguments->study.folds,
                  "Number of folds of the recordings; each is the test set once");
   command
@@ -51,7 +52,7 @@ std::shared_ptr<Arguments> add_arguments(Command command) {
               "Number of seeds to train with, from training.seed on")
       .shows_default();
   command.flag("--compare", training.compare,
-               "Also train the systems that train --compare trains, in every run");
+               "In every run, also train the systems of `segfuse train --compare`");
   command.flag("--resume", training.resume,
                "Continue the study in --out; a finished run is only measured again");
   return arguments;

@@ -24,8 +24,8 @@ void add_synth(Command app, Common& common) {
   Command command = app.add("synth", "Write recordings sampled from a known semi-Markov model");
   command.option("out", a->out, "Directory to write to").required();
   command.option("--labels", a->labels, "Number of labels").shows_default();
-  command.option("--train", a->train, "Training recordings").shows_default();
-  command.option("--test", a->test, "Test recordings").shows_default();
+  command.option("--train", a->train, "Number of training recordings").shows_default();
+  command.option("--test", a->test, "Number of test recordings").shows_default();
   command.option("--seed", a->seed, "Seed of the model and the samples").shows_default();
   command.option("--snr", a->snr_db, "Signal-to-noise ratio in dB").shows_default();
   command.option("--shape", a->shape,

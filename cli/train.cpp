@@ -103,8 +103,9 @@ void run_decode(DecodeOptions options, const OrderOptions* orders, Common& commo
 }  // namespace
 
 void add_allow_commands(Command command, bool& allow) {
-  command.flag("--allow-commands", allow,
-               "Run the commands that the manifest gives in place of audio files");
+  command.flag(
+      "--allow-commands", allow,
+      "Allow commands in the manifest in place of audio files; they are run to get the audio");
 }
 
 namespace {
@@ -218,7 +219,8 @@ void add_train(Command app, Common& common) {
   auto folder = std::make_shared<FolderChoice>();
   command.option("config", options->config, "Folder of recordings and labels, or a TOML file")
       .required();
-  command.option("--data", options->data, "Manifest or directory, with a TOML file");
+  command.option("--data", options->data,
+                 "Manifest or directory of the data, if the argument is a TOML file");
   command.option("--out", options->out,
                  "Directory for model, metrics and report; default: NAME-model, a new one");
   add_folder_choice(command, *folder);
@@ -242,7 +244,7 @@ void add_train(Command app, Common& common) {
       "Train on pieces of exactly this many frames; shorter recordings are left out");
   command.option("--init", options->init,
                  "Start from the weights of this model: a file, the directory of a training, or a "
-                 "name of `segfuse models`");
+                 "name from `segfuse models`");
   command.flag("--resume", options->resume, "Continue from the last checkpoint in --out");
   command
       .option("--checkpoint-every", options->checkpoint_minutes,
@@ -315,7 +317,8 @@ void add_eval(Command app, Common& common) {
   command.option("--data", options->data, "Manifest or directory; default: what it was trained on");
   add_allow_commands(command, options->allow_commands);
   auto split = std::make_shared<std::string>("test");
-  command.option("--split", *split, kSplits).shows_default();
+  command.option("--split", *split, fmt::format("Set of recordings to measure: {}", kSplits))
+      .shows_default();
   command.option("--out", options->out, "Directory for metrics.json and report.html");
   command.option("--channel", options->channel, kChannel);
   command
@@ -337,13 +340,12 @@ void add_compare(Command app, Common& common) {
   Command command = app.add("compare", "Compare two runs, with paired differences");
   command.option("first", options->first, "Directory of a training, or --out of an evaluation")
       .required();
-  command.option("second", options->second, "Another such directory, for the same recordings")
+  command.option("second", options->second, "Directory of the other run, on the same recordings")
       .required();
-  command.option(
-      "--system-a", options->first_system,
-      "System of a training with --compare, as softmax_cleaned; default: the training's own head");
-  command.option("--system-b", options->second_system,
-                 "System of the second run, as for --system-a");
+  command.option("--system-a", options->first_system,
+                 "System of the first run, if it was trained with --compare, as in "
+                 "softmax_cleaned; default: its own head");
+  command.option("--system-b", options->second_system, "The same for the second run");
   command.option("--out", options->out, "Directory for compare.json and compare.html");
   command.footer(
       "\nExamples:\n  segfuse compare out/ecg out/ecg-wider\n"
@@ -363,11 +365,14 @@ namespace {
 /// What decode and align have in common; returns the name of the format.
 std::shared_ptr<std::string> add_recordings(Command command, DecodeOptions& options) {
   command.option("model", options.model, kModel).required();
-  command.option("inputs", options.inputs, "Audio files, directories of them, - for standard input")
+  command
+      .option("inputs", options.inputs,
+              "Audio files, directories of audio files, or - for standard input")
       .required();
   command.option("--out", options.out, "Directory for the label files").required();
   auto format = std::make_shared<std::string>("textgrid");
-  command.option("--format", *format, written_label_formats()).shows_default();
+  command.option("--format", *format, "Format of the label files: " + written_label_formats())
+      .shows_default();
   command.option("--channel", options.channel, kChannel);
   command.flag("--resume", options.resume,
                "Skip recordings whose output files exist, whatever program wrote them");
@@ -399,9 +404,10 @@ void add_decode(Command app, Common& common) {
   command.flag("--posteriors", options->posteriors,
                "Also write the probabilities of labels and boundaries to NAME.frames.csv");
   command.option("--boundaries", options->boundaries,
-                 "Directory of label files, NAME.*: the result has their boundaries");
+                 "Directory of label files (NAME.*) whose boundaries the result keeps");
   command.option("--known", options->known,
-                 "Directory of label files, NAME.*: frames that they cover keep their labels");
+                 "Directory of label files (NAME.*) whose labels the result keeps, in the frames "
+                 "that they cover");
   command.footer(
       "\nExamples:\n  segfuse decode out/ecg new/*.wav --out labels --format csv\n"
       "  segfuse decode out/ecg new/*.wav --out labels --min-risk --k-best 10");

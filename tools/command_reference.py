@@ -15,11 +15,65 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = "docs/commands.md"
 HEAD = """# Commands and options
 
-This page lists every command with its options, as `--help` prints them
-(`tools/command_reference.py` writes it). [command_line.md](command_line.md) shows the commands in
-use, and `segfuse COMMAND --help` gives examples. [glossary.md](glossary.md) explains terms such as
-*tier* and *rank*.
+This page is the reference of the command `segfuse`: all commands, with their arguments, options and
+examples. To learn how to use the commands, read [command_line.md](command_line.md) first. The
+[glossary](glossary.md) explains terms such as *tier* and *rank*.
+
+`segfuse COMMAND --help` prints the same text. (`tools/command_reference.py` writes this page from
+it.)
 """
+NOTATION = """## How to read the tables
+
+- An argument without dashes is positional: write its value, in the order of the line above the
+  table.
+- The word after an option names the kind of value that it takes: `TEXT`, `INT` (a whole number) or
+  `FLOAT` (a number). An option without such a word is a switch.
+- Write a value as `--option VALUE` or `--option=VALUE`.
+- `...` means that several are possible. Repeat an option for each of its values.
+- The column *default* has the value that holds without the option, or *required*. If it is empty
+  and the meaning names no default, the option is off unless you give it.
+- Every command also accepts the [options of all commands](#options-of-all-commands).
+"""
+COMMON_HEAD = """## Options of all commands
+
+Every command accepts these options. You can also set an option by its environment variable; the
+option has priority. An option with two names, such as `--quiet`, `--no-quiet`, is a switch that the
+second name turns off.
+"""
+GUIDES = {  # the page that shows the command in use
+    "train": "training.md",
+    "eval": "measures.md",
+    "decode": "decoding.md",
+    "align": "alignment.md",
+    "stream": "streaming.md",
+    "compare": "measures.md#two-runs-side-by-side",
+    "study": "measures.md#several-trainings-of-one-configuration",
+    "learncurve": "measures.md#several-trainings-of-one-configuration",
+    "compile": "command_line.md#compile-and-run-programs",
+    "run": "command_line.md#compile-and-run-programs",
+    "synth": "data.md#synthetic-corpora",
+    "init": "data.md",
+    "config": "configuration.md",
+    "models": "models.md",
+    "doctor memory": "memory.md#segfuse-doctor-memory",
+    "doctor fork": "doctor.md#doctor-fork",
+    "doctor kernel": "doctor.md#doctor-kernel",
+    "doctor numerics": "doctor.md#doctor-numerics",
+    "doctor streams": "doctor.md#doctor-streams",
+    "doctor determinism": "doctor_pytorch.md#runs-that-differ",
+    "doctor ranks": "distributed.md#when-a-rank-is-lost",
+}
+CODE = re.compile(
+    r"`[^`]+`"  # as the help has it
+    r"|(?<![\w-])--(?:[a-z][a-z-]*(?:=[\w.]+)?|(?=[ .;,]))"  # options
+    r"|(?<=')\S[^']*[?|][^']*(?=')|\{\"[^}]*\}|\[[a-z]+\]"  # orders, JSON, sections
+    r"|\S*[\^*$~]\S*[^\s,;:)]"  # patterns and paths
+    r"|\b[A-Z]+(?:_[A-Z]+)+\b"  # environment variables
+    r"|\b[a-z]+_[a-z0-9_]+\b|\bafter:\w+|\b(?:training|model)\.[a-z]+\b(?!=)"  # names
+    r"|\b[a-z]+(?:\.[a-z_]+)?=[\w.,]+|\b[A-Z]+=\S*\w"  # settings
+    # files
+    r"|\b(?:\w+/)*(?:\w+\.)*\w+\.(?:json|csv|html|txt|lab|md|toml|npy|safetensors|\*)(?!\w)"
+)
 SECTION = re.compile(r"^(Positionals|Options|Subcommands|Options of all commands):$", re.IGNORECASE)
 COMMON = "options of all commands"
 ROW = re.compile(r"^  (\S.*?)(?:  +(\S.*))?$")
@@ -89,42 +143,127 @@ def options_by_command(command):
 
 
 def _cell(text):
-    """The text in a table, without a meaning in Markdown."""
-    return re.sub(r"([|*_\[\]])", r"\\\1", text).replace("<", "&lt;")
+    """The text in a table."""
+    return _prose(text).replace("|", r"\|")
+
+
+def _prose(text):
+    """A text with its names as code, and the rest without a meaning in Markdown."""
+    parts, at = [], 0
+    for found in CODE.finditer(text):
+        parts += [_plain(text[at : found.start()]), f"`{found.group(0).strip('`')}`"]
+        at = found.end()
+    prose = "".join([*parts, _plain(text[at:])]).replace("'`", "`").replace("`'", "`")
+    return prose[:1].upper() + prose[1:]
+
+
+def _plain(text):
+    return re.sub(r"([*_\[\]])", r"\\\1", text).replace("<", "&lt;")
+
+
+def _kind(left):
+    """The kind of an argument's value, with a blank before it; empty for a switch."""
+    found = re.search(r" (TEXT|INT|UINT|FLOAT)\b", left)
+    several = " ..." if " ..." in left else ""
+    return f" {found.group(1).removeprefix('U')}{several}" if found else ""
+
+
+def _argument(left):
+    kind = _kind(left)
+    names = names_of(left)
+    if not names[0].startswith("-"):
+        return f"`{names[0]}{'...' if '...' in kind else ''}`"
+    return ", ".join(f"`{name}{kind}`" for name in names)
+
+
+def _default(left):
+    if default := default_of(left):
+        return f"`{default}`"
+    return "required" if "REQUIRED" in left else ""
+
+
+def _meaning(left, meaning):
+    if choices := choices_of(left, meaning):
+        meaning += f"; values: {', '.join(choices)}"
+    return _cell(meaning)
 
 
 def _table(rows):
     lines = ["| argument | default | meaning |", "|---|---|---|"]
     for left, meaning in rows:
-        names = ", ".join(f"`{name}`" for name in names_of(left))
-        default = f"`{default_of(left)}`" if default_of(left) else ""
-        if choices := choices_of(left, meaning):
-            meaning += f"; values: {', '.join(choices)}"
-        lines.append(f"| {names} | {default} | {_cell(meaning)} |")
+        lines.append(f"| {_argument(left)} | {_default(left)} | {_meaning(left, meaning)} |")
     return "\n".join(lines) + "\n"
+
+
+def _common_table(rows):
+    """The options of all commands, with what the help has in brackets in columns."""
+    lines = ["| option | default | environment variable | meaning |", "|---|---|---|---|"]
+    for left, meaning in rows:
+        default = _default(left)
+        if shown := re.search(r" \[=(\w+)\]$", meaning):
+            default, meaning = f"`{shown.group(1)}`", meaning[: shown.start()]
+        variable = ""
+        if shown := re.search(r" \[([A-Z_]+)\]$", meaning):
+            variable, meaning = f"`{shown.group(1)}`", meaning[: shown.start()]
+        if bare := re.match(r"--[a-z-]+\{(\w+)\}", left):
+            meaning += f"; without a value: {bare.group(1)}"
+        lines.append(f"| {_argument(left)} | {default} | {variable} | {_cell(meaning)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _index(commands):
+    """A row for each command that does something."""
+    lines = ["| command | does |", "|---|---|"]
+    for words, text in commands:
+        if words and "subcommands" not in sections_of(text):
+            name = " ".join(words)
+            anchor = f"segfuse-{'-'.join(words)}"
+            lines.append(f"| [`{name}`](#{anchor}) | {_cell(text.split(chr(10))[0])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _notes_and_examples(text):
+    """What follows the options of all commands: sentences, then examples."""
+    end = text.partition("\nOptions of all commands:\n")[2].partition("\n\n")[2]
+    notes, _, examples = re.split(r"(^Examples?:\n)", end, maxsplit=1, flags=re.MULTILINE)
+    parts = []
+    if notes.strip():
+        parts.append(_prose(" ".join(notes.split())) + "\n")
+    lines = [line.removeprefix("  ") for line in examples.split("\n") if line.startswith("  ")]
+    return [*parts, "\n".join(["```", *lines, "```"]) + "\n"]
+
+
+def _command(words, text):
+    """The parts of a command's section."""
+    name = " ".join(words)
+    sections = sections_of(text)
+    lines = text.split("\n")
+    parts = [f"## segfuse {name}\n"]
+    if "subcommands" in sections:
+        names = [f"`segfuse {name} {below}`" for below, _ in sections["subcommands"]]
+        return [*parts, lines[0] + ".\n", "Its commands: " + ", ".join(names) + ".\n"]
+    guide = GUIDES.get(name, "")
+    more = f" See [{guide.split('#')[0]}]({guide})." if guide else ""
+    parts.append(lines[0] + "." + more + "\n")
+    usage = next(line for line in lines if line.startswith("Usage: "))
+    parts.append(f"```\n{usage.removeprefix('Usage: ')}\n```\n")
+    rows = sections.get("positionals", []) + sections.get("options", [])
+    rows = [row for row in rows if "--help" not in names_of(row[0])]
+    if rows:
+        parts.append(_table(rows))
+    notes = _notes_and_examples(text)
+    title = "Examples:\n" if notes[-1].count("\n") > 3 else "Example:\n"
+    return [*parts, *notes[:-1], title, notes[-1]]
 
 
 def page(command):
     """The whole page."""
-    parts = [HEAD]
-    for words, text in commands_of(command):
-        sections = sections_of(text)
-        if not words:
-            rows = [row for row in sections["options"] if "--help" not in names_of(row[0])]
-            parts += ["## Options of all commands\n", _table(rows)]
-            continue
-        lines = text.split("\n")
-        parts += [f"## segfuse {' '.join(words)}\n", lines[0] + ".\n"]
-        if "subcommands" in sections:
-            names = [f"`segfuse {' '.join((*words, name))}`" for name, _ in sections["subcommands"]]
-            parts.append("Its commands: " + ", ".join(names) + ".\n")
-            continue
-        usage = next(line for line in lines if line.startswith("Usage: "))
-        parts.append(f"```\n{usage.removeprefix('Usage: ')}\n```\n")
-        rows = sections.get("positionals", []) + sections.get("options", [])
-        rows = [row for row in rows if "--help" not in names_of(row[0])]
-        if rows:
-            parts.append(_table(rows))
+    commands = list(commands_of(command))
+    rows = sections_of(commands[0][1])["options"]
+    rows = [row for row in rows if "--help" not in names_of(row[0])]
+    parts = [HEAD, _index(commands), NOTATION, COMMON_HEAD, _common_table(rows)]
+    for words, text in commands[1:]:
+        parts += _command(words, text)
     return prose.wrapped("\n".join(parts))
 
 

@@ -19,16 +19,15 @@ void add_doctor_determinism(Command doctor, Common& common) {
   auto arguments = std::make_shared<Arguments>();
   command
       .option("command", arguments->command,
-              "The command, after --; it runs twice, and its output goes to stderr")
+              "The command, after --. It runs twice; its output goes to stderr")
       .required();
   command
       .option("--vary", arguments->vary,
-              "What to change in the second run: one thread, kernels that the host waits for, or "
-              "the order of sets of strings")
+              "What to change in the second run: threads (use one thread), launch (wait for each "
+              "GPU kernel) or hash (change the order of sets of strings)")
       .is_one_of({"threads", "launch", "hash"});
-  command.option(
-      "--seed", arguments->seed,
-      "Seed Python's, NumPy's and PyTorch's random numbers with this before the program");
+  command.option("--seed", arguments->seed,
+                 "Seed for the random numbers of Python, NumPy and PyTorch in both runs");
   command.footer("\nExample:\n  segfuse doctor determinism -- python train.py --steps 20");
   command.runs([arguments, &common] {
     nlohmann::ordered_json options = nlohmann::ordered_json::object();

@@ -56,8 +56,8 @@ void add_memory(Command doctor, Common& common) {
   auto arguments = std::make_shared<MemoryArguments>();
   command
       .option("file", arguments->file,
-              "Memory record or Chrome trace of segfuse, RMM log (CSV), PyTorch snapshot as "
-              "JSON (docs/memory.md)")
+              "Memory record or Chrome trace of segfuse, RMM log (CSV), or PyTorch snapshot "
+              "(docs/memory.md)")
       .required();
   command.option("--html", arguments->html, "Write a page with pictures to this file");
   command.flag("--replay", arguments->replay,
@@ -79,15 +79,17 @@ void add_kernel(Command doctor, Common& common) {
       command.option("--against", arguments->against, "Compare with the kernels in this file");
   command
       .flag("--triton-cache", arguments->triton_cache,
-            "Report the kernels that Triton and torch.compile left in their caches, or in the "
-            "folder that is named in place of a file")
+            "Report the kernels in the caches of Triton and torch.compile, or in the folder given "
+            "in place of a file")
       .excludes(against);
   command.option("--arch", arguments->options.architecture,
-                 "Compile or assemble for this architecture [sm_90, or PTX's own]; of a cache, "
-                 "report those for it only");
+                 "Compile or assemble for this architecture; default: sm_90, or that of the PTX. "
+                 "With --triton-cache, report only its kernels");
   command.option("--block", arguments->options.block,
-                 "Threads of a block for the occupancy [as declared, else 256]");
-  command.option("--fail-on", arguments->fail_on, "Exit with code 1 if a kernel has this")
+                 "Threads of a block for the occupancy; default: as the kernel declares, else 256");
+  command
+      .option("--fail-on", arguments->fail_on,
+              "What makes the exit code 1: spills (a kernel spills registers)")
       .is_one_of({"spills"});
   command.footer(
       "\nExamples:\n  segfuse doctor kernel layer_norm.cubin --fail-on spills\n"
@@ -99,7 +101,7 @@ void add_kernel(Command doctor, Common& common) {
 }  // namespace
 
 void add_doctor(Command app, Common& common) {
-  Command doctor = app.add("doctor", "Explain a process, or what a run recorded about itself");
+  Command doctor = app.add("doctor", "Diagnose a process, a program, or the record of a run");
   doctor.require_command();
   add_memory(doctor, common);
   add_doctor_fork(doctor, common);

@@ -106,26 +106,26 @@ void add_doctor_fork(Command doctor, Common& common) {
   auto arguments = std::make_shared<ForkArguments>();
   command
       .option("pid", arguments->target,
-              "Process id (the process is read, never stopped); with --trace, a command")
+              "Process id; the process is read and not stopped. With --trace, a command")
       .required();
-  const Option html =
-      command.option("--html", arguments->html, "Write a page with a map to this file");
+  const Option html = command.option("--html", arguments->html,
+                                     "Write a page with a map of the memory to this file");
   command.flag("--all", arguments->all, "Also list benign regions one by one");
   Option watch =
       command.flag("--watch", arguments->watch, "Read the process repeatedly and print changes");
-  command.option("--interval", arguments->interval, "Seconds between two readings [1]")
+  command.option("--interval", arguments->interval, "Seconds between two readings; default: 1")
       .needs(watch);
   const Option repair =
       command
           .option("--repair", arguments->repair,
-                  "Give the memory at this address back to children (stops one thread for a "
-                  "moment); only where the kernel is seen to copy pinned memory in fork()")
+                  "Give the memory at this address back to children. Stops one thread for a "
+                  "moment; refused unless the kernel copies pinned memory in fork()")
           .excludes(watch)
           .excludes(html);
   watch.excludes(html);
   command
       .flag("--trace", arguments->trace,
-            "Run the command after -- and report which of its calls register memory; its output "
+            "Run the command after -- and report which calls register memory; the command's output "
             "goes to stderr")
       .excludes(watch)
       .excludes(html)

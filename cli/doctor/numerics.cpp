@@ -103,12 +103,15 @@ void add_numerics(Command doctor, Common& common) {
               "PyTorch, whose output goes to stderr")
       .required();
   command.flag("--statistics", arguments->statistics,
-               "For a command: print the largest magnitudes of each step");
-  command.option("--size", arguments->sizes, "A value of a size, as B=32 (may be repeated)");
+               "For a PyTorch command: print the largest magnitudes of each step");
+  command.option("--size", arguments->sizes,
+                 "Value of a symbolic size, as in B=32 (may be repeated)");
   command
-      .option("--seed", arguments->options.seed, "Seed of inputs for which the file has no values")
+      .option("--seed", arguments->options.seed,
+              "Seed of the random inputs, where the file has no values")
       .shows_default();
-  command.option("--runs", arguments->options.runs, "Runs of each group").shows_default();
+  command.option("--runs", arguments->options.runs, "How often to run each group of operations")
+      .shows_default();
   command.option("--write", arguments->program,
                  "Write the smallest program that shows the first finding to this file (.sf)");
   TrainingNumericsOptions& training = arguments->training;
@@ -120,10 +123,11 @@ void add_numerics(Command doctor, Common& common) {
                  "For a training: use the parameters of this model instead of initial parameters");
   command
       .option("--sequences", training.sequences,
-              "For a training: recordings of the first batch; 0 takes all")
+              "For a training: number of recordings of the first batch to use; 0: all")
       .shows_default();
   command
-      .option("--frames", training.frames, "For a training: frames of each recording; 0 takes all")
+      .option("--frames", training.frames,
+              "For a training: number of frames of each recording to use; 0: all")
       .shows_default();
   command.footer(
       "\nExamples:\n  segfuse doctor numerics examples/layer_norm.sf --size B=4\n"

@@ -13,9 +13,8 @@ void add_doctor_ranks(Command doctor, Common& common) {
   auto target = std::make_shared<std::string>();
   command
       .option("target", *target,
-              "Folder of the run, where rank 0 keeps ranks.json while it runs (host, port and key; "
-              "only its user may read it); that file; or HOST:PORT of rank 0, with the key in "
-              "SEGFUSE_JOB_KEY")
+              "Folder of the run, in which rank 0 keeps ranks.json while it runs; that file; or "
+              "HOST:PORT of rank 0, with the key in SEGFUSE_JOB_KEY")
       .required();
   command.footer(
       "\nExamples:\n  segfuse doctor ranks out/ecg\n"
