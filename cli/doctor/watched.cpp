@@ -113,7 +113,10 @@ std::vector<Json> read_reports(const fs::path& folder) {
   for (const fs::path& file : files) {
     std::ifstream in(file);
     Json report = Json::parse(in, nullptr, false);
-    if (!report.is_discarded() && report.is_object()) reports.push_back(std::move(report));
+    if (!report.is_object())
+      throw InternalError(
+          fmt::format("the report of a watched process is no JSON: '{}'", file.string()));
+    reports.push_back(std::move(report));
   }
   return reports;
 }

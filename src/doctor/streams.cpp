@@ -9,8 +9,7 @@ namespace segfuse {
 
 std::string stream_report_text(const StreamReport& report) {
   const std::string of = report.command.empty() ? "" : report.command + ": ";
-  std::string text =
-      fmt::format("{}{} launches, copies and fills on a GPU\n", of, report.operations);
+  std::string text = fmt::format("{}{} launches, copies and fills\n", of, report.operations);
   for (const StreamRace& race : report.races) {
     text += fmt::format("\n{}: {}\n", race.kind, race.sentence);
     const auto row = [&](const std::string& name, const std::string& value) {

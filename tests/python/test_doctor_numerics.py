@@ -301,6 +301,24 @@ def test_the_command_keeps_the_exit_code_of_a_clean_program(training):
     assert report["processes"][0]["steps"] == 2
 
 
+def test_the_command_reports_magnitudes_that_are_not_finite(training):
+    run = doctor("numerics", "--statistics", "--json", "--", sys.executable, "train.py", "bad",
+                 cwd=training)  # fmt: skip
+    assert run.returncode == 1, run.stderr
+    [report] = json.loads(run.stdout)["processes"]
+    assert report["findings"][0]["operation"] == "sqrt"
+    assert report["statistics"][0]["forward"]["value"] == "nan"
+    assert report["statistics"][0]["optimizer"]["value"] >= 0
+
+
+def test_the_command_reports_files_whose_names_are_not_text(training):
+    name = os.fsdecode(b"tr\xe4n.py")
+    (training / "train.py").rename(training / name)
+    run = doctor("numerics", "--", sys.executable, name, "bad", cwd=training)
+    assert run.returncode == 1, run.stderr
+    assert ":4 in half: return torch.sqrt(x)" in run.stdout
+
+
 def test_the_command_watches_the_ranks_of_torchrun(training):
     code = "import sys; from torch.distributed.run import main; sys.exit(main())"
     run = doctor("numerics", "--", sys.executable, "-c", code, "--standalone", "--nproc-per-node=2",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import multiprocessing
 import os
 from typing import Any
@@ -34,6 +35,17 @@ _TOOLS = {
 }
 
 
+def _as_json(value: Any) -> Any:
+    """What JSON has no form for as text: numbers that are not finite, names of files in bytes."""
+    if isinstance(value, dict):
+        return {key: _as_json(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(part) for part in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def start() -> None:
     tool = os.environ["SEGFUSE_WATCH"]
     folder = os.environ["SEGFUSE_WATCH_OUT"]
@@ -48,7 +60,7 @@ def start() -> None:
         report = {"process": process, **reporter.report()}
         path = os.path.join(folder, f"{_key(process)}-{pid}.json")
         with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump(report, file)
+            json.dump(_as_json(report), file, allow_nan=False)
         os.replace(path + ".part", path)
 
     def finish() -> None:
