@@ -114,8 +114,8 @@ std::vector<Json> read_reports(const fs::path& folder) {
     std::ifstream in(file);
     Json report = Json::parse(in, nullptr, false);
     if (!report.is_object())
-      throw InternalError(
-          fmt::format("the report of a watched process is no JSON: '{}'", file.string()));
+      throw InternalError(fmt::format(
+          "the report of a watched process cannot be read as JSON: '{}'", file.string()));
     reports.push_back(std::move(report));
   }
   return reports;

@@ -308,7 +308,6 @@ def test_the_command_reports_magnitudes_that_are_not_finite(training):
     [report] = json.loads(run.stdout)["processes"]
     assert report["findings"][0]["operation"] == "sqrt"
     assert report["statistics"][0]["forward"]["value"] == "nan"
-    assert report["statistics"][0]["optimizer"]["value"] >= 0
 
 
 def test_the_command_reports_files_whose_names_are_not_text(training):
