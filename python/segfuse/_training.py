@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -236,12 +236,16 @@ def train(
                           labels=[[(0, 0.4, "rest"), (0.4, 1.1, "step")], ...])
     ```
 
+    In a process started by a launcher such as torchrun, the process is a rank
+    (docs/distributed.md). The first rank writes and measures the model; the others return None.
+
     Args:
         config: a folder of recordings with labels, from which the configuration is derived; or a
             TOML file (docs/data.md; examples/ has some). With `recordings`, a TOML file or None.
         out: the directory for model.safetensors, metrics.json, recordings.json, report.html and the
             checkpoint; it is made if it does not exist. By default, NAME-model in the current
-            directory, which must not exist yet. With `recordings`, `out` is required.
+            directory, or the first of NAME-model-2 and so on that does not exist. With `recordings`,
+            `out` is required.
         data: a manifest or a directory of recordings; by default, the one of the configuration.
         recordings: arrays in memory instead of files, at least two. Audio is (samples,) or
             (samples, channels), of floats in [-1, 1), int16 or int32. Values have a row for each
@@ -307,6 +311,8 @@ def train(
             encoder=_encoder(encoder, encoder_scores),
         )
     )
+    if not text:  # only the first rank writes and measures
+        return cast(Model, None)
     model = Model.load(folder, device=device or "")
     model.metrics = json.loads(text)
     if encoder is not None:

@@ -1,7 +1,9 @@
 """Trainings without a configuration: folders, and arrays in memory; models of values."""
 
 import json
+import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -77,6 +79,33 @@ def test_a_folder_is_trained_on_as_the_command_does(place, tmp_path, monkeypatch
     model = segfuse.train(place / "steps", settings=QUICK, quiet=True)
     assert model.path == "steps-model-2"
     assert (tmp_path / "steps-model-2/model.safetensors").read_bytes() == expected
+
+
+def test_the_first_of_several_ranks_returns_the_model(place, tmp_path):
+    out = tmp_path / "model"
+    settings = {**QUICK, "training.batch_size": 2, "training.shards": 2}
+    program = f"""
+import segfuse
+model = segfuse.train({str(place / "steps")!r}, {str(out)!r}, settings={settings!r}, quiet=True)
+print("none" if model is None else model.metrics["frame_accuracy"])
+"""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    where["SEGFUSE_JOB_KEY"] = "a key of this test"
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", program], env=os.environ | where | {"RANK": str(r)},
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for r in range(2)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=300) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert 0 <= float(said[0][0]) <= 1
+    assert said[1][0] == "none\n"
+    alone = segfuse.train(place / "steps", tmp_path / "alone", settings=settings, quiet=True)
+    assert float(said[0][0]) == alone.metrics["frame_accuracy"]
+    assert parameters(out / "model.safetensors") == parameters(tmp_path / "alone/model.safetensors")
 
 
 def test_arrays_give_the_model_of_their_files(place, trained):
