@@ -14,19 +14,20 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 import torch
 import torch_operations
 
-from segfuse.torch._compile import backend, table
+from segfuse.torch._compile import backend, elementwise, table
 
 MOST = 1  # samples of each operation and type
 DTYPES = (torch.float32, torch.int64)
 HEAD = """# PyTorch operations that segfuse compiles
 
-Look here to find out whether segfuse compiles an operation of PyTorch under
+Look here to find out whether segfuse compiles a PyTorch operation under
 [`torch.compile(backend="segfuse")`](torch_compile.md) or [Thunder](thunder.md). The
 [table](#the-operations) lists the operations that it supports. PyTorch itself runs all others, so a
-model does not fail because of an operation that is missing here.
+model does not fail because of an operation that is missing here. Among these others are
+convolutions, sorting, cumulative sums and products, and random numbers.
 
 The names are those of ATen, PyTorch's library of tensor operations. PyTorch breaks the functions of
-a program down to such operations. Some functions, such as `layer_norm`, are not in the table
+a program down into such operations. Some functions, such as `layer_norm`, are not in the table
 because they become several operations that are.
 
 An operation in the table may still be left to PyTorch: if its arguments are not supported (such as
@@ -36,12 +37,12 @@ why it leaves the rest to PyTorch.
 
 ## How the operations are tested
 
-`tests/python/torch_coverage.py` tests the operations and writes this page. It calls functions of
-PyTorch with arguments from PyTorch's own tests (OpInfo). Each call is a *sample*. There is at most
-{most} sample for each function and element type ({dtypes}). Functions that draw random numbers are
-left out.
+`tests/python/torch_coverage.py` tests the operations and writes this page. It calls PyTorch's
+functions with arguments from PyTorch's own tests (OpInfo). Each call is a *sample*. There is at
+most {most} sample for each function and element type ({dtypes}). Functions that draw random
+numbers are left out.
 
-For each sample, PyTorch breaks the call and its gradients down to operations of ATen, and segfuse
+For each sample, PyTorch breaks the call and its gradients down into ATen operations, and segfuse
 compiles those that it supports for the CPU, even a single one. The results and all gradients are
 compared with those of eager PyTorch {version}. A sample counts as
 
@@ -60,13 +61,15 @@ compared with those of eager PyTorch {version}. A sample counts as
 The columns of the table are:
 
 - **samples**: the number of right samples in which segfuse ran the operation. If it is 0, this test
-  did not run the operation.
+  did not run the operation. Other tests run more of them: `tests/python/test_torch_operations.py`
+  takes up to six samples per function and type (with `SEGFUSE_LONG=1`), and
+  `tests/python/torch_programs.py` compiles random programs, with embeddings among other operations.
 - **computes in**: the type in which an elementwise operation computes, after PyTorch's type
   promotion. "16-bit floats in float32" means that these are computed in float32, and the result is
   rounded once. "Float32 or float64" means that float64 is computed in float64, and every other type
-  in float32, including 16-bit floats, integers and bool. The column is empty where no such rule
-  applies: for `bitwise_not`, logical operations, reductions, products, softmax, losses, and
-  operations that only create, copy or move elements.
+  in float32, including 16-bit floats, integers and bool. "Bool only" means that PyTorch runs the
+  operation on integers. The column is empty where no such rule applies: for logical operations,
+  reductions, products, softmax, losses, and operations that only create, copy or move elements.
 
 | operation | samples | computes in |
 |---|---|---|
@@ -93,7 +96,9 @@ def main():
              table.Types.FLOAT: "float32 or float64"}  # fmt: skip
     assert backend.decompositions()
     for op in sorted(table.TABLE, key=str):
-        text += f"| `{op}` | {ran[op]} | {types[table.TABLE[op].types]} |\n"
+        row = table.TABLE[op]
+        computed = "bool only" if row.refuses is elementwise._only_bool else types[row.types]
+        text += f"| `{op}` | {ran[op]} | {computed} |\n"
     (ROOT / "docs/coverage.md").write_text(text)
     print("\n".join(wrong))
     return 1 if wrong else 0
