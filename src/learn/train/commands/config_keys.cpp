@@ -104,7 +104,7 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
            "`fill_label`. \"unknown\": they are not annotated, and are left out of training and "
            "evaluation.");
   s.text("fold", SEGFUSE_AT(data.fold),
-         "Folding map: a file that replaces labels by others. It is applied to all labels before "
+         "Folding map: a file that replaces labels with others. It is applied to all labels before "
          "training.");
   s.text("metric_fold", SEGFUSE_AT(data.metric_fold),
          "Folding map that is applied for evaluation only.");
@@ -122,7 +122,7 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
          "group. Splits and folds that segfuse makes never separate a group. Empty: no groups.");
   s.whole("folds", SEGFUSE_AT(data.folds), 0, 100'000,
           "Number of folds for cross-validation, which replace the given split. Recording i of the "
-          "sorted recordings, counted from 0, is in fold i mod folds + 1; with `group`, whole "
+          "sorted recordings, counted from 0, is in fold (i mod folds) + 1; with `group`, whole "
           "groups are distributed so that folds have similar sizes. Fold `test_fold` is the test "
           "set; every tenth of the other recordings is for development. 0: no folds.");
   s.whole("test_fold", SEGFUSE_AT(data.test_fold), 1, 100'000,
@@ -135,8 +135,8 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
 /// The distance of frames: of audio hop_ms, of values frame_rate. The other one is refused.
 void add_frame_keys(Section& s) {
   s.add("hop_ms", fmt::format("number, at least {}", 1e-3),
-        "Length of a frame, in milliseconds; segments begin and end between frames. Not for kind = "
-        "\"values\".",
+        "Distance between the starts of successive frames, in milliseconds; segments begin and end "
+        "between frames. Not for kind = \"values\".",
         [](const TomlReader& t, TrainConfig& c) {
           FeatureConfig& f = c.features;
           if (f.kind != FeatureKind::kValues)
@@ -185,7 +185,7 @@ void add_feature_keys(std::vector<ConfigKey>& keys) {
   s.whole("sample_rate", SEGFUSE_AT(features.sample_rate), 1, 10'000'000,
           "Sample rate of the features, in Hz; recordings of another rate are resampled.");
   s.number("window_ms", SEGFUSE_AT(features.window_ms), 1e-3, kHuge,
-           "Length of the window of a frame, in milliseconds.");
+           "Length of the analysis window of a frame, in milliseconds.");
   add_frame_keys(s);
   s.whole("n_mels", SEGFUSE_AT(features.n_mels), 1, 1000,
           "Number of mel bands; if not set, 80 for `kaldi_fbank` and `whisper`.");
@@ -298,12 +298,13 @@ void add_plan_keys(Section& s) {
   s.whole("epochs", SEGFUSE_AT(training.epochs), 1, 1'000'000,
           "Number of passes over the training set.");
   s.whole("batch_size", SEGFUSE_AT(training.batch_size), 1, 1'000'000,
-          "Number of sequences per step.");
+          "Number of sequences per step, over all ranks.");
   s.whole("batch_frames", SEGFUSE_AT(training.batch_frames), 0, kMax,
           "Maximum number of frames per step, including padding; 0: no limit.");
   s.add("shards", fmt::format("power of two, 1 to {}", comm::kMaxShards),
         "Number of parts of the batch of each step; a rank computes whole parts. It must divide "
-        "`batch_size`. If it is not set: the number of ranks.",
+        "`batch_size`. If it is not set: the smallest power of two that is at least the number of "
+        "ranks.",
         [](const TomlReader& t, TrainConfig& c) {
           c.training.chooses_shards = !t.has("shards");
           c.training.shards = t.integer("shards", c.training.shards, 1, comm::kMaxShards);
@@ -311,15 +312,16 @@ void add_plan_keys(Section& s) {
   s.number("learning_rate", SEGFUSE_AT(training.learning_rate), 0, kHuge,
            "Peak learning rate of AdamW.");
   s.number("warmup", SEGFUSE_AT(training.warmup), 0, 1,
-           "Share of all steps during which the learning rate rises.");
-  s.number("clip", SEGFUSE_AT(training.clip), 0, kHuge,
-           "Maximum norm of all gradients together; 0: no limit.");
+           "Share of all steps during which the learning rate rises; after that it falls.");
+  s.number(
+      "clip", SEGFUSE_AT(training.clip), 0, kHuge,
+      "Maximum global norm of the gradients; larger gradients are scaled down to it. 0: no limit.");
   s.number("crf_reg", SEGFUSE_AT(training.crf_reg), 0, kHuge,
            "L2 regularisation: half of this number times the sum of squares of the head's "
            "parameters is added to the loss.");
   s.whole("fixed_length", SEGFUSE_AT(training.fixed_length), 0, 1'000'000'000,
-          "Length in frames of the pieces of recordings to train on; shorter recordings are left "
-          "out; 0: whole recordings.");
+          "Length in frames of the pieces into which training recordings are cut. Recordings that "
+          "are shorter than a piece are left out. 0: whole recordings.");
 }
 
 void add_training_keys(std::vector<ConfigKey>& keys) {
@@ -344,8 +346,8 @@ void add_training_keys(std::vector<ConfigKey>& keys) {
       "Precision of the matrix products and convolutions in training steps: float32; TF32, on GPUs "
       "only (CPUs compute in float32); or bfloat16 with sums in float32, in the encoder.");
   s.text("init", SEGFUSE_AT(training.init),
-         "Model whose weights the training starts from: a file, the directory of a training, or a "
-         "name of `segfuse models`; empty: random weights.");
+         "Model whose weights training starts from: a file, the output directory of a training "
+         "run, or a name of `segfuse models`; empty: random weights.");
   s.whole("seed", SEGFUSE_AT(training.seed), 0, kMax, "Seed of all random numbers.");
   s.number("weight_decay", SEGFUSE_AT(training.adamw.weight_decay), 0, kHuge,
            "Weight decay of AdamW.");
@@ -430,8 +432,7 @@ void add_grammar_keys(std::vector<ConfigKey>& keys) {
 void add_evaluation_keys(std::vector<ConfigKey>& keys) {
   Section s(keys, "evaluation");
   s.add("tolerances", "list of numbers, at least one",
-        "Tolerances for boundaries and segments, in seconds; the report shows the measures at the "
-        "first.",
+        "Tolerances for boundaries and segments, in seconds; the report uses the first.",
         [](const TomlReader& t, TrainConfig& c) {
           c.tolerances = t.numbers("tolerances", c.tolerances);
         });
