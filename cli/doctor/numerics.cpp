@@ -70,7 +70,13 @@ NumericsReport examine(const NumericsArguments& arguments) {
 void run_numerics(NumericsArguments& arguments, Common& common) {
   arguments.file = arguments.words.at(0);
   const std::string kind = arguments.file.extension();
-  if (arguments.words.size() > 1 || (kind != ".sf" && kind != ".toml")) {
+  const bool ours = kind == ".sf" || kind == ".toml";
+  if (ours && arguments.words.size() > 1)
+    throw UsageError(fmt::format(
+        "doctor numerics: '{}' and {} more; expected one program (.sf), one configuration (.toml), "
+        "or a command after --",
+        arguments.words[0], arguments.words.size() - 1));
+  if (!ours) {
     const Json options{{"statistics", arguments.statistics}};
     run_watched({"numerics", arguments.words, options.dump()}, common);
     return;
