@@ -104,9 +104,10 @@ void add_numerics(Command doctor, Common& common) {
                                "between runs, or is inaccurate");
   auto arguments = std::make_shared<NumericsArguments>();
   command
-      .option("file", arguments->words,
-              "Program (.sf) or configuration of a training (.toml); after --, a command that uses "
-              "PyTorch, whose output goes to stderr")
+      .option(
+          "file", arguments->words,
+          "One program (.sf) or configuration of a training run (.toml); or, after --, the words "
+          "of a command that uses PyTorch, whose output goes to stderr")
       .required();
   command.flag("--statistics", arguments->statistics,
                "For a PyTorch command: print the largest magnitudes of each step");
@@ -121,19 +122,20 @@ void add_numerics(Command doctor, Common& common) {
   command.option("--write", arguments->program,
                  "Write the smallest program that shows the first finding to this file (.sf)");
   TrainingNumericsOptions& training = arguments->training;
-  command.option("--data", training.data, "For a training: manifest or directory");
+  command.option("--data", training.data, "For a training run: manifest or directory");
   add_allow_commands(command, training.allow_commands);
-  command.option("--set", training.overrides, "For a training: override one setting")
+  command.option("--set", training.overrides, "For a training run: override one setting")
       .takes_one_at_a_time();
-  command.option("--model", training.model,
-                 "For a training: use the parameters of this model instead of initial parameters");
+  command.option(
+      "--model", training.model,
+      "For a training run: use the parameters of this model instead of initial parameters");
   command
       .option("--sequences", training.sequences,
-              "For a training: number of recordings of the first batch to use; 0: all")
+              "For a training run: number of recordings of the first batch to use; 0: all")
       .shows_default();
   command
       .option("--frames", training.frames,
-              "For a training: number of frames of each recording to use; 0: all")
+              "For a training run: number of frames of each recording to use; 0: all")
       .shows_default();
   command.footer(
       "\nExamples:\n  segfuse doctor numerics examples/layer_norm.sf --size B=4\n"
