@@ -252,10 +252,10 @@ void add_train(Command app, Common& common) {
       .option("--checkpoint-every", options->checkpoint_minutes,
               "Minutes between two checkpoints within an epoch; 0: only at the end of an epoch")
       .shows_default();
-  const Option by_number = command.option("--ranks", launch->ranks,
-                                          "Number of processes on this machine to train with; the "
-                                          "result is bit-identical to that of one "
-                                          "process");
+  const Option by_number = command.option(
+      "--ranks", launch->ranks,
+      "Number of processes on this machine to train with; the result is bit-identical to that of "
+      "one process");
   command
       .option("--devices", launch->devices,
               "Train with one process for each of these GPUs: all, cuda:0-3 or cuda:0,cuda:2; the "
