@@ -122,12 +122,13 @@ std::string command_line();
 
 /// The option --channel of every command that decodes.
 inline constexpr const char* kChannel =
-    "Channel to read from files that have several: a number from 0 on, \"mean\" or \"stack\"; "
-    "default: that of the training";
+    "What to read from files with several channels: the number of one channel (from 0 on), mean, "
+    "or stack (the features of all channels, side by side); default: as in training";
 
 /// The model of every command that takes one.
 inline constexpr const char* kModel =
-    "The model: a model.safetensors, the directory of a training, or a name from `segfuse models`";
+    "The model: a model.safetensors, the directory of a training run, or a name from `segfuse "
+    "models`";
 
 /// The flag of every command that reads manifests.
 void add_allow_commands(Command command, bool& allow);

@@ -41,9 +41,12 @@ void add_folder_choice(Command command, FolderChoice& choice) {
   command.option("--preset", choice.preset,
                  "Preset for a folder: " + names + "; default: the one that fits best");
   command.option("--tier", choice.tier, "Tier to read from label files that have several tiers");
-  command.option("--group", choice.group,
-                 "Keep all recordings of a speaker or animal in one set: folder, a column of the "
-                 "manifest, or a regular expression such as ^(bird[0-9]+)_");
+  command.option(
+      "--group", choice.group,
+      "Keep all recordings of one speaker or animal in the same set: folder (those in one "
+      "folder belong together), a column of the manifest (those with the same text there), "
+      "or a regular expression such as ^(bird[0-9]+)_ (those whose ids have the same text "
+      "in its parentheses)");
   command.option(
       "--frame-rate", choice.frame_rate,
       "Rows per second of recordings that are not audio; default: derived from their labels");

@@ -38,7 +38,8 @@ std::shared_ptr<Arguments> add_arguments(Command command) {
   command.option("--data", training.data,
                  "Manifest or directory of the data, if the argument is a TOML file");
   command.option("--out", training.out,
-                 "Directory for the study and its runs; default: NAME-study, a new one");
+                 "Directory for the study and its runs; default: a new directory NAME-study "
+                 "(NAME-study-2 if that exists, and so on)");
   add_folder_choice(command, arguments->folder);
   add_allow_commands(command, training.allow_commands);
   command.option("--set", training.overrides, "Override one setting of all runs")
@@ -46,10 +47,11 @@ std::shared_ptr<Arguments> add_arguments(Command command) {
   command.option("--init", training.init,
                  "Start every run from the weights of this model, as `segfuse train --init` does");
   command.option("--folds", arguments->study.folds,
-                 "Number of folds of the recordings; each is the test set once");
+                 "Cross-validate: divide the recordings into this many folds, each of which is the "
+                 "test set once");
   command
       .option("--seeds", arguments->study.seeds,
-              "Number of seeds to train with, from training.seed on")
+              "Train with this many seeds: training.seed and the numbers after it")
       .shows_default();
   command.flag("--compare", training.compare,
                "In every run, also train the systems of `segfuse train --compare`");

@@ -33,7 +33,8 @@ void add_synth(Command app, Common& common) {
                  "default: random, 2 to 12");
   command.flag(
       "--alike", a->alike,
-      "Make pairs of labels with one sound, of which the second lasts three times as long");
+      "Make pairs of labels that sound the same, but whose second label lasts three times as long "
+      "on average");
   command.footer(
       "\nExample:\n  segfuse synth out/synth && segfuse train examples/synth.toml --data out/synth "
       "--out out/run");

@@ -222,7 +222,8 @@ void add_train(Command app, Common& common) {
   command.option("--data", options->data,
                  "Manifest or directory of the data, if the argument is a TOML file");
   command.option("--out", options->out,
-                 "Directory for model, metrics and report; default: NAME-model, a new one");
+                 "Directory for model, metrics and report; default: a new directory NAME-model "
+                 "(NAME-model-2 if that exists, and so on)");
   add_folder_choice(command, *folder);
   command.flag("--print-config", folder->print,
                "Print the configuration, including overrides and defaults, and exit");
@@ -234,17 +235,18 @@ void add_train(Command app, Common& common) {
       [options](const std::string& value) {
         options->overrides.push_back("training.crf_reg=" + value);
       },
-      "L2 regularisation: add half of this times the sum of squares of the CRF's parameters to the "
-      "loss");
+      "L2 regularisation: add half of this value times the sum of squares of the CRF's parameters "
+      "to the loss");
   command.option_to(
       "--fixed-length",
       [options](const std::string& value) {
         options->overrides.push_back("training.fixed_length=" + value);
       },
       "Train on pieces of exactly this many frames; shorter recordings are left out");
-  command.option("--init", options->init,
-                 "Start from the weights of this model: a file, the directory of a training, or a "
-                 "name from `segfuse models`");
+  command.option(
+      "--init", options->init,
+      "Start from the weights of this model: a file, the directory of a training run, or "
+      "a name from `segfuse models`");
   command.flag("--resume", options->resume, "Continue from the last checkpoint in --out");
   command
       .option("--checkpoint-every", options->checkpoint_minutes,
@@ -252,11 +254,12 @@ void add_train(Command app, Common& common) {
       .shows_default();
   const Option by_number = command.option(
       "--ranks", launch->ranks,
-      "Number of processes on this machine to train with; the result has the same bits");
+      "Number of processes on this machine to train with; the result is bit-identical to that of "
+      "one process");
   command
       .option("--devices", launch->devices,
-              "One process for each of these GPUs: all, cuda:0-3 or cuda:0,cuda:2; the result has "
-              "the same bits")
+              "Train with one process for each of these GPUs: all, cuda:0-3 or cuda:0,cuda:2; the "
+              "result is bit-identical to that of one process")
       .excludes(by_number);
   command
       .option(
@@ -266,15 +269,17 @@ void add_train(Command app, Common& common) {
       .is_one_of({"peer", "nccl", "mpi", "tcp"});
   command
       .option("--comm-timeout", options->rank_timeout,
-              "With several ranks: seconds that a rank may stay in one state while others wait; 0: "
-              "no limit")
+              "With several ranks: a rank counts as lost if it makes no progress for this many "
+              "seconds while others wait for it; 0: they wait without limit")
       .shows_default();
   command.option("--min-ranks", options->min_ranks,
                  "Continue without lost ranks while at least this many are left (over TCP); the "
-                 "result has the same bits");
-  command.option("--restarts", launch->restarts,
-                 "Number of times to restart from the newest checkpoint after a process is lost, "
-                 "or with --min-ranks that process alone; the result has the same bits");
+                 "result is bit-identical to that of an undisturbed run");
+  command.option(
+      "--restarts", launch->restarts,
+      "After a process is lost, restart all processes from the newest checkpoint (with "
+      "--min-ranks: only the lost one), at most this many times; the result is bit-identical to "
+      "that of an undisturbed run");
   command.flag(
       "--compare", options->compare,
       "Also train the same encoder with a linear-chain CRF and a per-frame softmax, raw and "
@@ -338,7 +343,7 @@ void add_eval(Command app, Common& common) {
 void add_compare(Command app, Common& common) {
   auto options = std::make_shared<CompareOptions>();
   Command command = app.add("compare", "Compare two runs, with paired differences");
-  command.option("first", options->first, "Directory of a training, or --out of an evaluation")
+  command.option("first", options->first, "Directory of a training run, or --out of an evaluation")
       .required();
   command.option("second", options->second, "Directory of the other run, on the same recordings")
       .required();
@@ -421,11 +426,13 @@ void add_align(Command app, Common& common) {
   const auto format = add_recordings(command, *options);
   command.option("--orders", orders->folder,
                  "Directory of the orders, NAME.txt or NAME.lab; default: beside the recordings");
-  command.option("--optional", orders->optional,
-                 "A label that may occur before, between and after all words of an order");
+  command.option(
+      "--optional", orders->optional,
+      "A label that may occur at the beginning, at the end, and between any two words of "
+      "an order; a word is a label, or a group in braces");
   command.footer(
       "\nAn order is a list of labels separated by white space. 'a?' may be missing; '{a b|c}' is "
-      "one of its variants.\n\nExample:\n  segfuse align out/speech new --out labels --optional "
+      "either a b or c.\n\nExample:\n  segfuse align out/speech new --out labels --optional "
       "sil");
   command.runs([options, orders, format, &common] {
     run_recordings(*options, *format, orders.get(), common);

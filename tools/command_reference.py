@@ -16,8 +16,9 @@ PAGE = "docs/commands.md"
 HEAD = """# Commands and options
 
 This page is the reference of the command `segfuse`: all commands, with their arguments, options and
-examples. To learn how to use the commands, read [command_line.md](command_line.md) first. The
-[glossary](glossary.md) explains terms such as *tier* and *rank*.
+examples. To learn how to use the commands, read [command_line.md](command_line.md) first. It also
+explains the [exit codes](command_line.md#exit-codes). The [glossary](glossary.md) explains terms
+such as *tier* and *rank*.
 
 `segfuse COMMAND --help` prints the same text. (`tools/command_reference.py` writes this page from
 it.)
@@ -29,9 +30,11 @@ NOTATION = """## How to read the tables
 - The word after an option names the kind of value that it takes: `TEXT`, `INT` (a whole number) or
   `FLOAT` (a number). An option without such a word is a switch.
 - Write a value as `--option VALUE` or `--option=VALUE`.
-- `...` means that several are possible. Repeat an option for each of its values.
-- The column *default* has the value that holds without the option, or *required*. If it is empty
-  and the meaning names no default, the option is off unless you give it.
+- `...` means that several values are possible. Repeat an option for each of its values. In commands
+  of the doctor, `pid...`, `file...` and `command...` may be the words of a command to run; otherwise
+  write one process id or one file.
+- The column *default* shows the value that is used without the option, or *required*. If it is
+  empty and the meaning names no default, the option is off unless you give it.
 - Every command also accepts the [options of all commands](#options-of-all-commands).
 """
 COMMON_HEAD = """## Options of all commands
@@ -189,7 +192,7 @@ def _meaning(left, meaning):
 
 
 def _table(rows):
-    lines = ["| argument | default | meaning |", "|---|---|---|"]
+    lines = ["| argument or option | default | meaning |", "|---|---|---|"]
     for left, meaning in rows:
         lines.append(f"| {_argument(left)} | {_default(left)} | {_meaning(left, meaning)} |")
     return "\n".join(lines) + "\n"

@@ -24,7 +24,8 @@ void add_doctor_determinism(Command doctor, Common& common) {
   command
       .option("--vary", arguments->vary,
               "What to change in the second run: threads (use one thread), launch (wait for each "
-              "GPU kernel) or hash (change the order of sets of strings)")
+              "GPU kernel) or hash (use another hash seed, so that sets of strings have another "
+              "order)")
       .is_one_of({"threads", "launch", "hash"});
   command.option("--seed", arguments->seed,
                  "Seed for the random numbers of Python, NumPy and PyTorch in both runs");

@@ -74,7 +74,7 @@ void add_kernel(Command doctor, Common& common) {
                                "memory, barriers, atomics) and the loops of C");
   auto arguments = std::make_shared<KernelArguments>();
   command.option("file", arguments->file,
-                 "PTX (.ptx), cubin, CUDA C++ (.cu), C (.c), or a file with cubins in it");
+                 "PTX (.ptx), cubin, CUDA C++ (.cu), C (.c), or a file that contains cubins");
   Option against =
       command.option("--against", arguments->against, "Compare with the kernels in this file");
   command
@@ -86,10 +86,10 @@ void add_kernel(Command doctor, Common& common) {
                  "Compile or assemble for this architecture; default: sm_90, or that of the PTX. "
                  "With --triton-cache, report only its kernels");
   command.option("--block", arguments->options.block,
-                 "Threads of a block for the occupancy; default: as the kernel declares, else 256");
+                 "Threads per block for the occupancy; default: as the kernel declares, else 256");
   command
       .option("--fail-on", arguments->fail_on,
-              "What makes the exit code 1: spills (a kernel spills registers)")
+              "When to exit with code 1: spills, if a kernel spills registers")
       .is_one_of({"spills"});
   command.footer(
       "\nExamples:\n  segfuse doctor kernel layer_norm.cubin --fail-on spills\n"

@@ -106,7 +106,8 @@ void add_doctor_fork(Command doctor, Common& common) {
   auto arguments = std::make_shared<ForkArguments>();
   command
       .option("pid", arguments->target,
-              "Process id; the process is read and not stopped. With --trace, a command")
+              "One process id; the process is read and not stopped. With --trace, the words of a "
+              "command instead")
       .required();
   const Option html = command.option("--html", arguments->html,
                                      "Write a page with a map of the memory to this file");
@@ -117,9 +118,10 @@ void add_doctor_fork(Command doctor, Common& common) {
       .needs(watch);
   const Option repair =
       command
-          .option("--repair", arguments->repair,
-                  "Give the memory at this address back to children. Stops one thread for a "
-                  "moment; refused unless the kernel copies pinned memory in fork()")
+          .option(
+              "--repair", arguments->repair,
+              "Give the memory at this address back to children. One thread stops for a moment. "
+              "Refused unless the kernel copies pinned memory in fork()")
           .excludes(watch)
           .excludes(html);
   watch.excludes(html);

@@ -70,7 +70,13 @@ NumericsReport examine(const NumericsArguments& arguments) {
 void run_numerics(NumericsArguments& arguments, Common& common) {
   arguments.file = arguments.words.at(0);
   const std::string kind = arguments.file.extension();
-  if (arguments.words.size() > 1 || (kind != ".sf" && kind != ".toml")) {
+  const bool ours = kind == ".sf" || kind == ".toml";
+  if (ours && arguments.words.size() > 1)
+    throw UsageError(fmt::format(
+        "doctor numerics: '{}' and {} more; expected one program (.sf), one configuration (.toml), "
+        "or a command after --",
+        arguments.words[0], arguments.words.size() - 1));
+  if (!ours) {
     const Json options{{"statistics", arguments.statistics}};
     run_watched({"numerics", arguments.words, options.dump()}, common);
     return;
@@ -98,9 +104,10 @@ void add_numerics(Command doctor, Common& common) {
                                "between runs, or is inaccurate");
   auto arguments = std::make_shared<NumericsArguments>();
   command
-      .option("file", arguments->words,
-              "Program (.sf) or configuration of a training (.toml); after --, a command that uses "
-              "PyTorch, whose output goes to stderr")
+      .option(
+          "file", arguments->words,
+          "One program (.sf) or configuration of a training run (.toml); or, after --, the words "
+          "of a command that uses PyTorch, whose output goes to stderr")
       .required();
   command.flag("--statistics", arguments->statistics,
                "For a PyTorch command: print the largest magnitudes of each step");
@@ -115,19 +122,20 @@ void add_numerics(Command doctor, Common& common) {
   command.option("--write", arguments->program,
                  "Write the smallest program that shows the first finding to this file (.sf)");
   TrainingNumericsOptions& training = arguments->training;
-  command.option("--data", training.data, "For a training: manifest or directory");
+  command.option("--data", training.data, "For a training run: manifest or directory");
   add_allow_commands(command, training.allow_commands);
-  command.option("--set", training.overrides, "For a training: override one setting")
+  command.option("--set", training.overrides, "For a training run: override one setting")
       .takes_one_at_a_time();
-  command.option("--model", training.model,
-                 "For a training: use the parameters of this model instead of initial parameters");
+  command.option(
+      "--model", training.model,
+      "For a training run: use the parameters of this model instead of initial parameters");
   command
       .option("--sequences", training.sequences,
-              "For a training: number of recordings of the first batch to use; 0: all")
+              "For a training run: number of recordings of the first batch to use; 0: all")
       .shows_default();
   command
       .option("--frames", training.frames,
-              "For a training: number of frames of each recording to use; 0: all")
+              "For a training run: number of frames of each recording to use; 0: all")
       .shows_default();
   command.footer(
       "\nExamples:\n  segfuse doctor numerics examples/layer_norm.sf --size B=4\n"

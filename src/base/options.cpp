@@ -45,9 +45,8 @@ std::vector<OptionInfo> make_table() {
       {"check-numerics",
        "",
        std::string("step"),
-       "report what makes NaN or infinity: step, when the loss or gradient of a training step is "
-       "not "
-       "finite; op, after every operation of every program (slow)",
+       "find the operation that makes a NaN or an infinity: off, never; step, when the loss or "
+       "gradient of a training step is not finite; op, by checking every operation (slow)",
        {"off", "step", "op"},
        0,
        0,

@@ -279,6 +279,7 @@ class CliTest(tool.ToolTest):
         self.assertEqual([f["operation"] for f in report["findings"]], ["mul"])
         self.assertEqual(report["operations"], 1)
         tool.run("doctor", "numerics", tool.SOURCE / "examples/layer_norm.sf", "--size", "B=2", check=0)
+        self.assertIn("expected one program", tool.run("doctor", "numerics", program, least, check=2).stderr)
         # On a GPU, or with a reason why not.
         there = tool.run("doctor", "numerics", least, "--device", "cuda")
         self.assertIn(there.returncode, (1, 4))

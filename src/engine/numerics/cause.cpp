@@ -64,8 +64,8 @@ std::string cause_of(ir::Op op, DType dtype, bool nan, std::span<const double> o
     case ir::Op::exp2:
     case ir::Op::expm1:
       return fmt::format(
-          "the operand is above {:.4g}, the last whose exponential {} holds; subtract the greatest "
-          "first, or use softmax or logsumexp",
+          "the operand is above {:.4g}, the largest argument whose exponential {} can hold; "
+          "subtract the maximum first, or use softmax or logsumexp",
           op == ir::Op::exp2 ? std::log2(largest_of(dtype)) : std::log(largest_of(dtype)),
           name_of(dtype));
     case ir::Op::log:
