@@ -210,6 +210,38 @@ std::optional<int> perhaps_start_ranks(const Launch& launch,
   return start_ranks(launch, std::move(devices), chosen_out, options);
 }
 
+void add_rank_options(Command& command, const std::shared_ptr<TrainOptions>& options,
+                      const std::shared_ptr<Launch>& launch) {
+  const Option by_number = command.option(
+      "--ranks", launch->ranks,
+      "Number of processes on this machine to train with; the result is bit-identical to that of "
+      "one process with the same training.shards");
+  command
+      .option("--devices", launch->devices,
+              "Train with one process for each of these GPUs: all, cuda:0-3 or cuda:0,cuda:2; the "
+              "result is bit-identical to that of one GPU with the same training.shards")
+      .excludes(by_number);
+  command
+      .option(
+          "--comm", options->comm,
+          "How ranks exchange gradients: peer, nccl, mpi or tcp; default: the first that can be "
+          "used")
+      .is_one_of({"peer", "nccl", "mpi", "tcp"});
+  command
+      .option("--comm-timeout", options->rank_timeout,
+              "With several ranks: a rank counts as lost if it makes no progress for this many "
+              "seconds while others wait for it; 0: they wait without limit")
+      .shows_default();
+  command.option("--min-ranks", options->min_ranks,
+                 "Continue without lost ranks while at least this many are left (over TCP); the "
+                 "result is bit-identical to that of an undisturbed run");
+  command.option(
+      "--restarts", launch->restarts,
+      "After a process is lost, restart all processes from the newest checkpoint (with "
+      "--min-ranks: only the lost one), at most this many times; the result is bit-identical to "
+      "that of an undisturbed run");
+}
+
 }  // namespace
 
 void add_train(Command app, Common& common) {
@@ -252,34 +284,7 @@ void add_train(Command app, Common& common) {
       .option("--checkpoint-every", options->checkpoint_minutes,
               "Minutes between two checkpoints within an epoch; 0: only at the end of an epoch")
       .shows_default();
-  const Option by_number = command.option(
-      "--ranks", launch->ranks,
-      "Number of processes on this machine to train with; the result is bit-identical to that of "
-      "one process");
-  command
-      .option("--devices", launch->devices,
-              "Train with one process for each of these GPUs: all, cuda:0-3 or cuda:0,cuda:2; the "
-              "result is bit-identical to that of one process")
-      .excludes(by_number);
-  command
-      .option(
-          "--comm", options->comm,
-          "How ranks exchange gradients: peer, nccl, mpi or tcp; default: the first that can be "
-          "used")
-      .is_one_of({"peer", "nccl", "mpi", "tcp"});
-  command
-      .option("--comm-timeout", options->rank_timeout,
-              "With several ranks: a rank counts as lost if it makes no progress for this many "
-              "seconds while others wait for it; 0: they wait without limit")
-      .shows_default();
-  command.option("--min-ranks", options->min_ranks,
-                 "Continue without lost ranks while at least this many are left (over TCP); the "
-                 "result is bit-identical to that of an undisturbed run");
-  command.option(
-      "--restarts", launch->restarts,
-      "After a process is lost, restart all processes from the newest checkpoint (with "
-      "--min-ranks: only the lost one), at most this many times; the result is bit-identical to "
-      "that of an undisturbed run");
+  add_rank_options(command, options, launch);
   command.flag(
       "--compare", options->compare,
       "Also train the same encoder with a linear-chain CRF and a per-frame softmax, raw and "

@@ -30,9 +30,9 @@ NOTATION = """## How to read the tables
 - The word after an option names the kind of value that it takes: `TEXT`, `INT` (a whole number) or
   `FLOAT` (a number). An option without such a word is a switch.
 - Write a value as `--option VALUE` or `--option=VALUE`.
-- `...` means that several values are possible. Repeat an option for each of its values. In commands
-  of the doctor, `pid...`, `file...` and `command...` may be the words of a command to run; otherwise
-  write one process id or one file.
+- `...` means that several values are possible. Repeat an option for each of its values. In
+  commands of the doctor, `pid...`, `file...` and `command...` may be the words of a command to run;
+  otherwise write one process id or one file.
 - The column *default* shows the value that is used without the option, or *required*. If it is
   empty and the meaning names no default, the option is off unless you give it.
 - Every command also accepts the [options of all commands](#options-of-all-commands).

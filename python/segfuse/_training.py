@@ -243,8 +243,8 @@ def train(
         config: a folder of recordings with labels, from which the configuration is derived; or a
             TOML file (docs/data.md; examples/ has some). With `recordings`, a TOML file or None.
         out: the directory for model.safetensors, metrics.json, recordings.json, report.html and the
-            checkpoint; it is made if it does not exist. By default, NAME-model in the current
-            directory, or the first of NAME-model-2 and so on that does not exist. With `recordings`,
+            checkpoint; it is made if it does not exist. By default, the first of NAME-model,
+            NAME-model-2 and so on in the current directory that does not exist. With `recordings`,
             `out` is required.
         data: a manifest or a directory of recordings; by default, the one of the configuration.
         recordings: arrays in memory instead of files, at least two. Audio is (samples,) or
