@@ -36,7 +36,8 @@ def run_shell(page, blocks, folder):
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/segfuse").symlink_to(tool.SEGFUSE)
     shutil.copytree(tool.SOURCE / "examples", folder / "examples")
-    environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    environment = {"SEGFUSE_TEST_DATA": str(tool.SOURCE.parent / "shared/data"), **os.environ,
+                   "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
     for block in blocks:
         if block.not_run:
             continue
