@@ -18,6 +18,16 @@ class ExpectedScore {
     for (std::int64_t i = 0; i < n; ++i)
       if (score[i] > kNegInf) sum_ += count[i] * score[i];
   }
+  /// Counts of labels are sums of differences: below a mask, rounding leaves some of them.
+  void add_frames(const double* count, const double* score, std::int64_t length,
+                  std::int64_t stride) {
+    constexpr double kMask = -1e4;
+    for (std::int64_t i = 0; i < length * stride; ++i) {
+      const double rounding = 1e-15 * static_cast<double>(1000 + i / stride);
+      if (score[i] > kMask || (score[i] > kNegInf && count[i] > rounding))
+        sum_ += count[i] * score[i];
+    }
+  }
   double value() const { return sum_; }
 
  private:
@@ -53,7 +63,7 @@ double expected_score(const Model& model, const Row& row, const RowExpectations&
   const Dims& dims = model.dims;
   const std::int64_t frames = row.length * dims.stride;
   ExpectedScore sum;
-  sum.add(e.label.data(), row.emission, frames);
+  sum.add_frames(e.label.data(), row.emission, row.length, dims.stride);
   sum.add(e.start.data(), row.start, frames);
   sum.add(e.end.data(), row.end, frames);
   sum.add(e.transition.data(), model.transition.data(), model.transition.size());

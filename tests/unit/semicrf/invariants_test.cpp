@@ -265,5 +265,44 @@ TYPED_TEST(Invariants, Test15OneLabelCountsCompositions) {
   }
 }
 
+/// Forbids scores of one kind, some of the others left in every frame, row of a table and so on.
+template <class T>
+void forbid(std::vector<T>& scores, std::int64_t classes, double mask) {
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    if (i % static_cast<std::size_t>(classes) != 0 && i % 3 == 1) scores[i] = static_cast<T>(mask);
+}
+
+TYPED_TEST(Invariants, FiniteMasksAreAsGoodAsForbiddenScores) {
+  using Scores = std::vector<TypeParam> Problem<TypeParam>::*;
+  using P = Problem<TypeParam>;
+  for (const Scores kind :
+       {&P::emission, &P::transition, &P::duration, &P::initial, &P::final, &P::start, &P::end}) {
+    for (const std::int64_t frames : {14, 400}) {
+      Rng rng(static_cast<std::uint64_t>(frames));
+      const auto base = random_problem<TypeParam>(2, frames, 9, 5, false, gaussian, rng);
+      P expected = base;
+      forbid(expected.*kind, 5, -kInf);
+      OwnedPosteriors<TypeParam> want(expected, this->engine);
+      for (const double mask : {-1e5, -1e9, -1e20, -1e30, -3.4e38}) {
+        SCOPED_TRACE(::testing::Message() << frames << " frames, mask " << mask);
+        P p = base;
+        forbid(p.*kind, 5, mask);
+        OwnedPosteriors<TypeParam> found(p, this->engine);
+        for (std::int64_t b = 0; b < p.B; ++b) {
+          EXPECT_NEAR(found.log_partition[b], want.log_partition[b], 1e-10);
+          EXPECT_NEAR(found.entropy[b], want.entropy[b], 1e-7 * want.entropy[b]);
+        }
+        const auto near = [&](const std::vector<TypeParam>& x, const std::vector<TypeParam>& y) {
+          for (std::size_t i = 0; i < x.size(); ++i)
+            ASSERT_NEAR(x[i], y[i], this->tolerance * (1 + std::abs(y[i]))) << i;
+        };
+        near(found.label, want.label), near(found.start, want.start), near(found.end, want.end);
+        near(found.duration, want.duration);
+        if (this->HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace segfuse::semicrf::testing

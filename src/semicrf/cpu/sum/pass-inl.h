@@ -212,12 +212,12 @@ void push_source(const Sweep& sweep, const Pass& pass, std::int64_t t, std::int6
     const auto large = hn::Gt(relative, hn::Set(d, kLargestSource));
     if (any(d, large)) {
       if (sweep.state.tile.pending > 0) count_durations(sweep);
-      const Vec shift = hn::IfThenElseZero(large, relative);
-      const Vec factor = exp_of(d, hn::Neg(shift));
+      const Vec factor = exp_of(d, hn::Neg(hn::IfThenElseZero(large, relative)));
       scale_rows(d, rows + hop, hop, n - 1, factor);
       scale_rows(d, ahead + v, sweep.stride, ahead_left, factor);
-      reference = hn::Add(reference, shift);
-      relative = hn::Sub(relative, shift);
+      // Not the reference plus the difference: it has lost its digits if it is as low as a mask.
+      reference = hn::IfThenElse(large, hn::Load(d, source + v), reference);
+      relative = hn::IfThenZeroElse(large, relative);
     }
     Vec score = hn::Load(d, emission + v);
     hn::Store(exp_of(d, relative), d, rows + hop);

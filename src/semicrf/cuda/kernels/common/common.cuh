@@ -129,4 +129,16 @@ DEVICE double block_sum(double x, double* scratch) {
   return sum;
 }
 
+/// Of an expected score. A forbidden score is used with probability 0.
+DEVICE double expected(double count, double score) {
+  return score > minus_infinity() ? count * score : 0.0;
+}
+
+/// Whether the count of a label in frame t is what rounding left of 0 below a mask: counts of
+/// labels are sums of differences.
+DEVICE bool is_rounding(double count, double score, int t) {
+  constexpr double kMask = -1e4;
+  return score < kMask && count < 1e-14 * (1000 + t);
+}
+
 }  // namespace segfuse::semicrf::gpu

@@ -8,30 +8,26 @@
 
 namespace segfuse::semicrf::gpu {
 
-/// A forbidden score is used with probability 0.
-DEVICE double expected_part(double count, double score) {
-  return score > minus_infinity() ? count * score : 0.0;
-}
-
 /// This thread's part of the first model's expected score under the scores of row x.
 DEVICE double expected_score_part(const ScopeRow& p, const ScopeRow& x) {
   const RowCounts& n = p.n;
   double sum = 0.0;
   for (long long i = threadIdx.x; i < p.at(p.length); i += blockDim.x) {
-    sum += expected_part(n.label[i], x.x.emission[i]);
-    if (x.x.start != nullptr) sum += expected_part(n.start[i], x.x.start[i]);
-    if (x.x.end != nullptr) sum += expected_part(n.end[i], x.x.end[i]);
+    if (!is_rounding(n.label[i], x.x.emission[i], static_cast<int>(i / p.classes)))
+      sum += expected(n.label[i], x.x.emission[i]);
+    if (x.x.start != nullptr) sum += expected(n.start[i], x.x.start[i]);
+    if (x.x.end != nullptr) sum += expected(n.end[i], x.x.end[i]);
   }
   const long long pairs = p.slices() * p.classes * p.classes;
   for (long long i = threadIdx.x; i < pairs; i += blockDim.x)
-    sum += expected_part(n.transition[i], x.x.transition[i]);
+    sum += expected(n.transition[i], x.x.transition[i]);
   const long long durations = static_cast<long long>(p.longest) * p.classes;
   for (long long i = threadIdx.x; i < durations; i += blockDim.x)
-    sum += expected_part(n.duration[i], x.x.duration[i]);
+    sum += expected(n.duration[i], x.x.duration[i]);
   for (int c = threadIdx.x; c < p.classes; c += blockDim.x) {
-    sum += expected_part(n.start[c], x.x.initial[c]);
-    sum += expected_part(n.end[p.at(p.length - 1) + c], x.x.final[c]);
-    if (x.x.tail != nullptr) sum += expected_part(n.tail[c], x.x.tail[c]);
+    sum += expected(n.start[c], x.x.initial[c]);
+    sum += expected(n.end[p.at(p.length - 1) + c], x.x.final[c]);
+    if (x.x.tail != nullptr) sum += expected(n.tail[c], x.x.tail[c]);
   }
   return sum;
 }

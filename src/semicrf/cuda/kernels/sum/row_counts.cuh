@@ -17,11 +17,6 @@ DEVICE double count_of_row(const Call& call, int row, const double* partial, lon
   return sum;
 }
 
-/// A forbidden score is used with probability 0.
-DEVICE double expected(double count, double score) {
-  return score > minus_infinity() ? count * score : 0.0;
-}
-
 /// grid (K C / blockDim, B).
 KERNEL row_durations(const __grid_constant__ Call call) {
   const long long size = static_cast<long long>(call.sizes.max_duration) * call.sizes.classes;
@@ -52,7 +47,9 @@ KERNEL expected_frames(const __grid_constant__ Call call) {
       const double starts = posterior.start(t, c, at);
       const double ends = posterior.end(t + 1, c, posterior.place(t + 1));
       label += starts - posterior.end(t, c, at);
-      sum += expected(fmax(label, 0.0), load(call.scores.emission, row, t, c));
+      const double emission = load(call.scores.emission, row, t, c);
+      if (is_rounding(label, emission, t)) label = 0.0;
+      sum += expected(fmax(label, 0.0), emission);
       sum += expected(starts, score_of(call.scores.start, row, t, c));
       sum += expected(ends, score_of(call.scores.end, row, t, c));
       if (t == 0) sum += expected(starts, score_of(call.scores.initial, c, 0, 0));
