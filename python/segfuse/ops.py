@@ -58,7 +58,7 @@ _MODULES = (
 )  # fmt: skip
 
 _ALIASES = {
-    "abs": ("absolute", "fabs"),
+    "abs": ("absolute",),
     "arccos": ("acos",),
     "arccosh": ("acosh",),
     "arcsin": ("asin",),

@@ -62,7 +62,7 @@ def arrays(dtype):
 # Marks in front: "!" has no gradient to compare (kinks, whole numbers, tests); "~" is not exact to
 # the last digits in float32 (differences of large numbers).
 TABLE = """
-! abs(I); absolute(M); fabs(M); ! sign(Z); ! sign(I); positive(M); negative(M); negative(I)
+! abs(I); absolute(M); fabs(M); ! fabs(I); ! sign(Z); ! sign(I); positive(M); negative(M); negative(I)
 add(M, R); add(I, J); subtract(M, V); multiply(M, R); multiply(I, 3); divide(M, P); divide(I, J)
 true_divide(M, P); reciprocal(P); square(M); sqrt(P); cbrt(M); ! cbrt(Z); exp(M); exp2(M); expm1(U)
 log(P); log2(P); log10(P); log1p(P); sin(M); cos(M); tan(U); arcsin(U); arccos(U); arctan(M)

@@ -229,6 +229,11 @@ def float_power(a: Any, b: Any) -> Value:
 # --- angles ---
 
 
+def fabs(x: Any) -> Value:
+    """|x|, of floats."""
+    return e.abs(lifted("fabs", [x], floating=True)[0])
+
+
 def deg2rad(x: Any) -> Value:
     """Degrees as radians."""
     return lifted("deg2rad", [x], floating=True)[0] * (math.pi / 180)
