@@ -51,6 +51,28 @@ NUMPY = {
     "row_stack", "trapezoid", "unstack", "vecdot", "vecmat",
 }  # fmt: skip
 
+ALIKE = {"arctan2": ("atan2",), "power": ("pow",)}
+"""Functions of their own that are listed beside the one to prefer."""
+
+IN_NUMPY = {"norm": "np.linalg.norm"}
+"""Names in NumPy that differ."""
+
+ELEMENTWISE = {
+    "Arithmetic": "abs add cbrt copysign divide divmod fabs float_power floor_divide fmod heaviside hypot "
+    "ldexp multiply negative positive power reciprocal remainder sign sqrt square subtract",
+    "Comparison and choice": "allclose array_equal array_equiv choose clip equal fmax fmin greater "
+    "greater_equal isclose less less_equal maximum minimum not_equal piecewise select where",
+    "Logic and bits": "bitwise_and bitwise_count bitwise_not bitwise_or bitwise_xor left_shift "
+    "logical_and logical_not logical_or logical_xor right_shift",
+    "Exponentials and logarithms": "exp exp2 expm1 log log10 log1p log2 logaddexp logaddexp2",
+    "Trigonometry": "arccos arccosh arcsin arcsinh arctan arctan2 arctanh cos cosh deg2rad rad2deg sin "
+    "sinc sinh tan tanh",
+    "Rounding": "ceil floor modf rint round trunc",
+    "Special values": "isfinite isinf isnan isneginf isposinf nan_to_num signbit",
+    "Types and complex parts": "angle astype conjugate imag iscomplex isreal real",
+}
+"""NumPy's elementwise functions by kind."""
+
 MEANINGS = {
     "batch_norm": "x (B, C, ...), standardised over all axes but the second; the mean (C); and the "
     "variance (C)",
@@ -61,7 +83,11 @@ MEANINGS = {
     "celu": "x where x is above 0, alpha * (exp(x / alpha) - 1) elsewhere",
     "cummax": "the largest element so far along `axis`; NaN from the first NaN on",
     "cummin": "the smallest element so far along `axis`; NaN from the first NaN on",
-    "dot_product_attention": "softmax(scale * query @ key^T + bias) @ value, for each head",
+    "dot_product_attention": "softmax(scale * query @ key^T + bias) @ value for each head, "
+    "(B, T, N, H). `query` is (B, T, N, H), `key` and `value` are (B, S, K, H): B sequences, T and S "
+    "positions, N and K heads of H numbers, where N is a multiple of K. All may lack B. `bias` and "
+    "`mask` broadcast to (B, N, T, S), and True in `mask` marks positions to attend to. By default, "
+    "`scale` is 1 / sqrt(H)",
     "dropout": "each element divided by 1 - rate with the probability 1 - rate, and 0 otherwise. "
     "For the seed, see [random numbers](#random-numbers)",
     "elu": "x where x is above 0, alpha * (exp(x) - 1) elsewhere",
@@ -87,8 +113,8 @@ MEANINGS = {
     "scatter_add": "zeros with `size` elements along `axis`, to which the updates are added at the "
     "indices: the gradient of `take`",
     "selu": "1.0507 * elu(x, 1.6733), the elu of self-normalising networks",
-    "semicrf_loss": "the negative log-likelihood of each sequence. "
-    "[ir.md](ir.md#the-loss-of-a-crf) lists the operands",
+    "semicrf_loss": "the negative log-likelihood of each sequence. Normally use the functions of "
+    "[python_crf.md](python_crf.md) instead. [ir.md](ir.md#the-loss-of-a-crf) lists the operands",
     "shift_left": "`left_shift` for integers only",
     "shift_right": "`right_shift` for integers only",
     "sigmoid": "1 / (1 + exp(-x))",
@@ -105,9 +131,10 @@ MEANINGS = {
 
 HEAD = """# Operations
 
-The module `segfuse.ops` contains the operations that a function may use if `segfuse.compile`
-compiles it ([python_compile.md](python_compile.md)). This page lists them by kind. Most of them are
-NumPy functions under the same names; others are for neural networks, such as `softmax`.
+The module `segfuse.ops` contains the operations that you can use in a function that
+`segfuse.compile` compiles ([python_compile.md](python_compile.md)). This page lists them by kind.
+Most of them are NumPy functions under the same names; others are for neural networks, such as
+`softmax`.
 
 ```python
 import numpy as np
@@ -128,9 +155,10 @@ numbers and arrays. If a NumPy function has the same name, you can call it inste
 the same as `sf.log(p)`. Symbolic arrays also have the operators, the indexing and the common
 methods of NumPy arrays ([details](python_compile.md#operations)), such as `p[:, 0]` and `p.sum()`.
 
-Each section lists NumPy's functions by name; their descriptions are in NumPy's documentation, and
-the [differences](#differences-from-numpy) are below. Other names of the same function follow in
-parentheses. Functions that NumPy does not have are in tables. `help(sf.softmax)` shows more.
+Each section first lists the functions that work as in NumPy, by name. NumPy's documentation
+describes them, and the [differences](#differences-from-numpy) are below. Other names of the same
+function follow in parentheses. Tables describe the functions that NumPy lacks, and
+`help(sf.softmax)` shows more.
 
 ## Differences from NumPy
 
@@ -147,7 +175,8 @@ A function that has NumPy's name behaves as in NumPy, with these exceptions:
   the function is [refused](#refused). `compress` and `extract` work if their condition is a
   constant.
 - **Changes in place.** `fill_diagonal` and `put_along_axis` return a changed copy.
-- **`np.linalg`.** Supported are LINALG. `np.linalg.trace` and
+- **`np.linalg`.** Supported are LINALG. All others, such as
+  `solve`, `inv` and `svd`, raise an error, and so do the functions of `np.fft`. `np.linalg.trace` and
   `np.linalg.diagonal` use the last two axes, as in NumPy, and `np.trace` and `np.diagonal` the
   first two.
 
@@ -155,18 +184,20 @@ Tests compare these functions with NumPy in values, shapes and gradients
 (`tests/python/numpy_table.py`).
 
 Many elementwise operations have a second name, that of segfuse's program format ([ir.md](ir.md)),
-such as `ge` for `greater_equal`. Prefer NumPy's name: some functions with a name from ir.md accept
-fewer element types. For example, `bit_and` accepts only integers, and `bitwise_and` also bool.
+such as `ge` for `greater_equal`. Prefer NumPy's name, because some functions with a name from ir.md
+treat element types differently. For example, `bit_and` accepts only integers, and `bitwise_and`
+also bool. `sf.pow` computes with floats, so `sf.pow` of integers returns float32, whereas `power`
+returns integers.
 """
 
 NOTES = {
     "elementwise": "Each element of the result depends on one element of each operand. The exceptions "
-    "are `allclose`,\n`array_equal` and `array_equiv`, which compare complete arrays.",
+    "are `allclose`,\n`array_equal` and `array_equiv`, which compare complete arrays. As in NumPy:",
     "reductions": "Functions that combine the elements along one axis, several axes or all axes.",
     "statistics": "Averages, histograms, differences, and reductions that ignore NaN.",
-    "random": "The seed is an int64 array of shape (2,). Several draws within a function differ, even "
-    "if\nthey have the same seed. If the function is called again with the same seed, it draws the "
-    "same\nnumbers again.",
+    "random": "The seed is an int64 array of shape (2,). Each draw within a function gives different "
+    "numbers, even\nwith the same seed. When the compiled function is called again with the same seed, "
+    "it draws the same\nnumbers again.",
     "shapes": "Functions that change the shape of an array, or move, select, combine or divide "
     "arrays. `take` and\n`take_along_axis` gather elements; `put_along_axis` and `scatter_add` scatter "
     "them.",
@@ -193,7 +224,7 @@ def is_numpy(name):
 def groups(names):
     """The names of each function, first the one to prefer."""
     found, rest = [], set(names)
-    for own, others in sf._ALIASES.items():
+    for own, others in (sf._ALIASES | ALIKE).items():
         if own in rest:
             alike = [own, *others]
             found.append(sorted(alike, key=lambda n: not is_numpy(n)))
@@ -211,12 +242,23 @@ def wrapped(text, width=100):
     return "\n".join([*lines, line])
 
 
-def listed(alike, before=""):
+def listed(alike, before="", width=100):
     """The names of functions that NumPy describes."""
     words = []
     for first, *others in alike:
+        others += [IN_NUMPY[first]] if first in IN_NUMPY else []
         words.append(f"`{first}`" + (f" ({', '.join(f'`{n}`' for n in others)})" if others else ""))
-    return wrapped(before + ", ".join(words))
+    return wrapped(before + ", ".join(words), width)
+
+
+def listed_by_kind(alike):
+    """NumPy's elementwise functions, an item for each kind."""
+    of = {first: [first, *others] for first, *others in alike}
+    kinds = {kind: names.split() for kind, names in ELEMENTWISE.items()}
+    differs = set(of) ^ set(sum(kinds.values(), []))
+    assert not differs, f"mend ELEMENTWISE: {sorted(differs)}"
+    items = (listed([of[n] for n in kinds[kind]], f"- **{kind}:** ", 98) for kind in kinds)
+    return "\n".join(item.replace("\n", "\n  ") for item in items)
 
 
 def called(name):
@@ -267,12 +309,14 @@ def text():
         if kind in NOTES:
             parts.append(f"{NOTES[kind]}\n")
         if of_numpy:
-            parts.append(f"{listed(of_numpy, 'As in NumPy: ' if own else '')}\n")
+            by_kind = kind == "elementwise"
+            names = listed_by_kind(of_numpy) if by_kind else listed(of_numpy, "As in NumPy: ")
+            parts.append(f"{names}\n")
         if own:
             parts.append(f"{table(own)}\n")
     parts.append(
-        "## Constants\n\nThese are NumPy's own functions. The arrays that they return are constants of "
-        f"the program:\n\n{listed(groups(rest))}\n"
+        "## Constants\n\nThese are NumPy's own functions. Their results are constants of the program:"
+        f"\n\n{listed(groups(rest))}\n"
     )
     parts.append(
         "## Refused\n\nThese NumPy functions raise an error, because the shape of their result "
