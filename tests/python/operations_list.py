@@ -280,6 +280,8 @@ def called(name):
 def meaning(name):
     if name in MEANINGS:
         return MEANINGS[name]
+    if kind_of(name) == "elementwise" and name in sf.elementwise.ELEMENTWISE:
+        return f"see `{name}` in [ir.md](ir.md)"
     text = " ".join(inspect.getdoc(getattr(sf, name)).partition("\n\n")[0].split())
     return text.replace("|", "\\|").removesuffix(".")
 

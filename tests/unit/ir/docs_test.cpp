@@ -143,7 +143,7 @@ TEST(Docs, ListEveryOperation) {
 
 TEST(Docs, TheExampleIsAPrintedText) {
   const std::string text = read_file(kPath);
-  const std::size_t begin = text.find("```\nfusion ") + 4;
+  const std::size_t begin = text.find("\nfusion \"") + 1;
   const std::string example = text.substr(begin, text.find("```", begin) - begin);
   const Fusion f = parse(example, kPath);
   verify(f);

@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::string_view kIntroduction = R"(# Configuration
 
-The configuration of a training is a TOML file. It says which recordings to use, how to compute
+The configuration of a training run is a TOML file. It says which recordings to use, how to compute
 features from them, and which model to train. A short configuration is:
 
 ```toml
