@@ -162,7 +162,7 @@ class FolderTest(RecordingsTest):
             r"\n  training +2 epochs, 2 pieces a step, pieces of 60 frames; "
             r"the one with the least development loss is kept\n  settings +"
             + ", ".join(map(re.escape, rules))
-            + ", in place of what follows from the recordings\n",
+            + "; these replace the values above, and what follows from them\n",
         )
         self.assertNotIn("settings ", self.card(folder))
 

@@ -55,7 +55,8 @@ def endings_in(text):
 
 
 def audio_endings():
-    return endings_in(DATA.split("\n## Audio\n")[1].split("are recordings:")[0])
+    rows = re.findall(r"^\| (`\..*?) \|", DATA.split("\n## Audio\n")[1].split("\n## ")[0], re.MULTILINE)
+    return endings_in("\n".join(rows))
 
 
 def value_endings():

@@ -195,7 +195,7 @@ void add_choices(const Plan& plan, Card& card) {
   for (const std::string& setting : plan.settings)
     settings += (settings.empty() ? "" : ", ") + printable_line(setting);
   if (!settings.empty())
-    card.row("settings", settings + ", in place of what follows from the recordings");
+    card.row("settings", settings + "; these replace the values above, and what follows from them");
 }
 
 /// Labels that end long before their recording, where those of most do not: a file may have lost
