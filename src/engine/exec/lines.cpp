@@ -168,12 +168,12 @@ struct Keyed {
   std::conditional_t<sizeof(Key) == 4, std::uint32_t, std::int64_t> place;
 };
 
-constexpr std::size_t kRankedElements = 64;
+constexpr std::size_t kShortLine = 64;
 
 /// Puts each element behind those that are less, and behind the equal ones before it.
 template <class Key>
 void sort_by_ranks(const std::vector<Keyed<Key>>& line, std::vector<Keyed<Key>>& sorted) {
-  std::array<Key, kRankedElements> keys;
+  std::array<Key, kShortLine> keys;
   for (std::size_t i = 0; i < line.size(); ++i) keys[i] = line[i].key;
   for (std::size_t i = 0; i < line.size(); ++i) {
     Key rank = 0;
@@ -181,6 +181,14 @@ void sort_by_ranks(const std::vector<Keyed<Key>>& line, std::vector<Keyed<Key>>&
     for (std::size_t j = i + 1; j < line.size(); ++j) rank += Key{keys[j] < keys[i]};
     sorted[rank] = line[i];
   }
+}
+
+template <class Key>
+void sort_by_comparison(const std::vector<Keyed<Key>>& line, std::vector<Keyed<Key>>& sorted) {
+  sorted = line;
+  std::ranges::sort(sorted, [](const Keyed<Key>& a, const Keyed<Key>& b) {
+    return a.key < b.key || (a.key == b.key && a.place < b.place);
+  });
 }
 
 /// Sorts by the bytes of the keys, from the last to the first; equal keys keep their order.
@@ -235,10 +243,12 @@ class LineSorter {
       using Place = decltype(line_[t].place);
       line_[t] = {key_of(from[t], descending_), static_cast<Place>(t)};
     }
-    if (line_.size() <= kRankedElements)
-      sort_by_ranks(line_, sorted_);
-    else
+    if (line_.size() > kShortLine)
       sort_by_bytes(line_, sorted_);
+    else if constexpr (sizeof(Key) == 4)
+      sort_by_ranks(line_, sorted_);
+    else  // 64-bit integers are compared one by one
+      sort_by_comparison(line_, sorted_);
     if (values != nullptr)
       for (std::size_t t = 0; t < sorted_.size(); ++t) values[t] = from[sorted_[t].place];
     if (places != nullptr)
