@@ -13,6 +13,7 @@
 #include "engine/device/accelerator.h"
 #include "engine/exec/semicrf_ops.h"
 #include "engine/program_state.h"
+#include "engine/shared_inputs.h"
 #include "ir/interpret/interpreter.h"
 #include "ir/rules/verify.h"
 #include "ir/text.h"
@@ -32,10 +33,8 @@ std::vector<ValueInfo> describe(const ir::Fusion& fusion, const std::vector<Name
   return all;
 }
 
-using Bytes = std::pair<const std::byte*, const std::byte*>;
-
 /// The memory of a tensor; of one on a device a name for it.
-Bytes memory_of(const Tensor& tensor) {
+engine::InputBytes memory_of(const Tensor& tensor) {
   if (tensor.bytes() == 0) return {};
   if (tensor.device_memory()) {
     const auto* name = reinterpret_cast<const std::byte*>(tensor.device_memory().get());
@@ -45,31 +44,27 @@ Bytes memory_of(const Tensor& tensor) {
   return {begin, begin + tensor.bytes()};
 }
 
-bool overlap(const Bytes& a, const Bytes& b) { return a.first < b.second && b.first < a.second; }
-
 /// The inputs, those that share memory with an overwritten one copied; nothing where none does.
 /// UsageError where both are overwritten.
 std::vector<Tensor> apart(const ir::Fusion& fusion, std::span<const std::size_t> overwritten,
                           std::span<const Tensor> inputs) {
   if (overwritten.empty() || inputs.size() != fusion.inputs().size()) return {};
-  std::vector<Bytes> memory(inputs.size());
+  std::vector<engine::InputBytes> memory(inputs.size());
   std::ranges::transform(inputs, memory.begin(), memory_of);
-  std::vector<Bytes> sorted = memory;
-  std::ranges::sort(sorted);
-  const auto meet = [](const Bytes& a, const Bytes& b) { return overlap(a, b); };
-  if (std::ranges::adjacent_find(sorted, meet) == sorted.end()) return {};
-  std::vector<Tensor> copies(inputs.begin(), inputs.end());
-  for (const std::size_t written : overwritten)
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (i == written || !overlap(memory[i], memory[written])) continue;
-      if (std::ranges::find(overwritten, i) != overwritten.end())
+  std::vector<bool> written(inputs.size());
+  for (const std::size_t i : overwritten) written[i] = true;
+  const std::vector<bool> shared =
+      engine::shared_with_overwritten(memory, written, [&](std::size_t a, std::size_t b) {
         throw UsageError(
             fmt::format("inputs '{}' and '{}' of the Fusion '{}' share memory, and it overwrites "
                         "both; copy one "
                         "of them first",
-                        fusion.inputs()[written].name, fusion.inputs()[i].name, fusion.name()));
-      copies[i] = inputs[i].clone();
-    }
+                        fusion.inputs()[a].name, fusion.inputs()[b].name, fusion.name()));
+      });
+  if (std::ranges::find(shared, true) == shared.end()) return {};
+  std::vector<Tensor> copies(inputs.begin(), inputs.end());
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (shared[i]) copies[i] = inputs[i].clone();
   return copies;
 }
 

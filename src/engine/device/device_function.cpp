@@ -8,6 +8,7 @@
 #include "engine/device/library_kernels.h"
 #include "engine/exec/array.h"
 #include "engine/program_state.h"
+#include "engine/shared_inputs.h"
 #include "segfuse/device_function.h"
 #include "segfuse/error.h"
 
@@ -58,10 +59,6 @@ Bytes bytes_between(const ForeignArray& array) {
 Buffer span_of(runtime::Device& device, const ForeignArray& array) {
   const Bytes bytes = bytes_between(array);
   return Buffer::foreign(device, bytes.data(), bytes.size(), "caller's array", array.owner);
-}
-
-bool overlap(const Bytes& a, const Bytes& b) {
-  return std::max(a.data(), b.data()) < std::min(a.data() + a.size(), b.data() + b.size());
 }
 
 }  // namespace
@@ -127,26 +124,19 @@ struct DeviceFunction::State {
     return packed;
   }
 
-  /// By input: it shares memory with another one that the program overwrites.
-  std::vector<bool> shared_with_overwritten(std::span<const ForeignArray> inputs) const {
-    std::vector<bool> shared(inputs.size());
-    if (std::ranges::find(overwritten, true) == overwritten.end()) return shared;
-    std::vector<Bytes> memory(inputs.size());
-    std::ranges::transform(inputs, memory.begin(), bytes_between);
-    std::vector<Bytes> sorted = memory;
-    std::ranges::sort(sorted, {}, [](const Bytes& bytes) { return bytes.data(); });
-    if (std::ranges::adjacent_find(sorted, overlap) == sorted.end()) return shared;
-    for (std::size_t w = 0; w < inputs.size(); ++w)
-      for (std::size_t i = 0; overwritten[w] && i < inputs.size(); ++i) {
-        if (i == w || !overlap(memory[i], memory[w])) continue;
-        if (overwritten[i])
-          throw UsageError(fmt::format(
-              "the arrays '{}' and '{}' share memory, and the program overwrites both; copy one of "
-              "them first",
-              program.fusion().inputs()[w].name, program.fusion().inputs()[i].name));
-        shared[i] = true;
-      }
-    return shared;
+  /// By input: it has to be copied, since it shares memory with one that the program overwrites.
+  std::vector<bool> to_copy(std::span<const ForeignArray> inputs) const {
+    std::vector<engine::InputBytes> memory(inputs.size());
+    std::ranges::transform(inputs, memory.begin(), [](const ForeignArray& array) {
+      const Bytes bytes = bytes_between(array);
+      return engine::InputBytes(bytes.data(), bytes.data() + bytes.size());
+    });
+    return engine::shared_with_overwritten(memory, overwritten, [&](std::size_t a, std::size_t b) {
+      throw UsageError(fmt::format(
+          "the arrays '{}' and '{}' share memory, and the program overwrites both; copy one of "
+          "them first",
+          program.fusion().inputs()[a].name, program.fusion().inputs()[b].name));
+    });
   }
 
   Tensor take(std::size_t i, const ForeignArray& array, bool copied, StreamId stream) {
@@ -186,7 +176,7 @@ struct DeviceFunction::State {
     need_inputs(inputs.size());
     foreign.clear();
     ready = timeline().touch(stream);
-    const std::vector<bool> copied = shared_with_overwritten(inputs);
+    const std::vector<bool> copied = to_copy(inputs);
     std::vector<Tensor> tensors;
     tensors.reserve(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i)
